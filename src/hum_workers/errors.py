@@ -1,0 +1,112 @@
+"""Every error of this package, as one tree. A message is one sentence: what, where, what to do.
+
+HumError
+├── UsageError          the command line, the egg or the identity is wrong (exit 2)
+│   ├── EggError        one or more mistakes in egg files, all of them at once
+│   └── IdentityError   the key file is unusable or another bee holds it
+├── EngineError         the engine can't be started or is not installed (exit 3)
+│   └── StartFailed     it was started and failed; carries the one useful line
+├── TurnError           this turn ends with an `error` tone; carries the tone's code
+└── FrameError          bee and tender do not understand each other
+
+An exception carries its data; `__str__` builds the sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class ErrorCode(StrEnum):
+    """The `code` of an `error` tone (thrum, section 6)."""
+
+    BAD_PROMPT = "bad_prompt"
+    NO_CAPACITY = "no_capacity"
+    CELL_DIED = "cell_died"
+    CELL_START_FAILED = "cell_start_failed"
+    ENGINE_ERROR = "engine_error"
+    STREAM_BROKEN = "stream_broken"
+    STALLED = "stalled"
+    TURN_TIMEOUT = "turn_timeout"
+    TOOL_TIMEOUT = "tool_timeout"
+    TOOL_CALL_EXPIRED = "tool_call_expired"
+    TOO_MANY_STEPS = "too_many_steps"
+    HUMD_LOST = "humd_lost"
+    BEE_RESTARTED = "bee_restarted"
+    SHUTTING_DOWN = "shutting_down"
+    WORKER_ERROR = "worker_error"
+
+
+class HumError(Exception):
+    """Root of all errors that this package raises on purpose."""
+
+
+class UsageError(HumError):
+    """What the operator gave can't be used; the message says what to change."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mistake:
+    """One mistake in an egg. `line` and `column` count from 1; 0 means unknown."""
+
+    file: str
+    line: int = 0
+    column: int = 0
+    key: str = ""
+    message: str
+
+    def __str__(self) -> str:
+        place = ":".join([self.file, *(str(n) for n in (self.line, self.column) if n)])
+        return ": ".join(part for part in (place, self.key, self.message) if part)
+
+
+class EggError(UsageError):
+    """Mistakes found in egg files, in the order of file and line."""
+
+    def __init__(self, mistakes: Sequence[Mistake]) -> None:
+        super().__init__(mistakes)
+        self.mistakes = tuple(mistakes)
+
+    def __str__(self) -> str:
+        return "\n".join(str(mistake) for mistake in self.mistakes)
+
+
+class IdentityError(UsageError):
+    """The bee's key file can't be used, or another bee runs with it."""
+
+
+class EngineError(HumError):
+    """The engine is not there, or can't be started."""
+
+
+class StartFailed(EngineError):
+    """A cell did not become ready. `reason` is the one useful line of the engine."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class TurnError(HumError):
+    """Ends one turn with an `error` tone of this code; other turns are untouched."""
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        message: str,
+        *,
+        subtype: str = "",
+        usage: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.subtype = subtype or code.value
+        self.usage = usage
+
+
+class FrameError(HumError):
+    """A frame between bee and tender that can't be read."""
