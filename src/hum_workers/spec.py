@@ -1,0 +1,76 @@
+"""CellSpec: all that a tender must know to raise one engine, and nothing about eggs or tones.
+
+A worker's `command.py` builds it from an egg; the bee sends it to the tender as the first frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Self
+
+from hum_workers.errors import FrameError
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellSpec:
+    """One engine to be raised. Paths are absolute, times in seconds, sizes in bytes."""
+
+    cell_id: str
+    hive: str
+    argv: list[str]
+    env: dict[str, str]
+    """The complete environment of the engine; nothing else is inherited."""
+    cwd: str
+    private: str
+    """Folder of mode 0700, wiped before each start; holds `files`, the socket, temporary files."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Written with mode 0600 into `private` before the start: relative name to text."""
+    uds: str
+    """Where the engine listens."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Sent with each request (the API key); never logged."""
+    model: str
+    """The name the engine must list in its models, else the start has failed."""
+
+    health_path: str = "/health"
+    models_path: str = "/v1/models"
+    chat_path: str = "/v1/chat/completions"
+    metrics_path: str = "/metrics"
+    running_gauge: str = ""
+    waiting_gauge: str = ""
+    canaries: list[dict[str, Any]] = field(default_factory=list)
+    """Chat requests that must succeed, in turn, before the cell counts as ready."""
+
+    log_file: str | None = None
+    log_limit: int = 16 * 1024 * 1024
+    confine: str = "auto"
+    cgroup: str = "auto"
+    memory: int | None = None
+    open_files: int | None = None
+    cpus: str | None = None
+
+    start_timeout: float = 300.0
+    """Without a sign of progress; each line of output and each stage moves the deadline."""
+    stop_grace: float = 15.0
+    sample_interval: float = 1.0
+    cancel_confirm: float = 10.0
+
+    def to_wire(self) -> dict[str, Any]:
+        """Returns the spec as plain data for the `raise` frame."""
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> Self:
+        """Reads what `to_wire` wrote.
+
+        Raises:
+            FrameError: a field is missing, or unknown to this version.
+        """
+        unknown = set(data) - {f.name for f in fields(cls)}
+        if unknown:
+            raise FrameError(f"unknown fields in the cell's spec: {', '.join(sorted(unknown))}")
+        try:
+            return cls(**data)
+        except TypeError as error:
+            raise FrameError(f"incomplete cell spec: {error}") from error
