@@ -69,11 +69,7 @@ def fit_max_tokens(asked: int | None, default: int | None, max_model_len: int | 
 
 
 _CONTEXT = re.compile(r"maximum context length is (\d+)")
-_INPUT = re.compile(
-    r"(?:has|contains) (at least )?(\d+) (?:input )?tokens|(\d+) in the messages"
-)
-    r"(?:has|contains) (at least )?(\d+) (?:input|prompt)? ?tokens|\((\d+) in the messages"
-)
+_INPUT = re.compile(r"(?:has|contains) (at least )?(\d+) (?:input )?tokens|(\d+) in the messages")
 
 
 def room_from_refusal(message: str) -> int | None:
