@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import IO, Self
 
@@ -28,6 +29,7 @@ class Progress:
         self._began = time.monotonic()
         self._lock = threading.Lock()
         self._stage = ""
+        self.detail: Callable[[], str] | None = None
         self._stage_began = self._began
         self._spoken = self._began
         self._over = threading.Event()
@@ -57,8 +59,13 @@ class Progress:
     def stage(self, name: str) -> None:
         """Begins a stage and says so."""
         with self._lock:
-            self._stage, self._stage_began = name, time.monotonic()
+            self._stage, self._stage_began, self.detail = name, time.monotonic(), None
         self.say(name)
+
+    def now(self, name: str) -> None:
+        """Names what the heartbeat speaks of, without a line of its own."""
+        with self._lock:
+            self._stage, self._stage_began, self.detail = name, time.monotonic(), None
 
     def say(self, text: str) -> None:
         """Prints one line."""
@@ -72,12 +79,13 @@ class Progress:
                 now = time.monotonic()
                 if not self._stage or now - self._spoken < self._beat:
                     continue
-                spent = now - self._stage_began
+                what = self._stage if self.detail is None else self.detail()
+                text = f"… {what} ({now - self._stage_began:.0f} s)"
                 if self._tty:
-                    self._write(f"{CLEAR}           … {self._stage} ({spent:.0f} s)"[:100])
+                    self._write(f"{CLEAR}           {text[:68]}")
                 else:
                     self._spoken = now
-                    self._write(f"[{self.seconds:6.1f} s] … {self._stage} ({spent:.0f} s)\n")
+                    self._write(f"[{self.seconds:6.1f} s] {text}\n")
 
     def _write(self, text: str) -> None:
         self._out.write(text)

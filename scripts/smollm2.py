@@ -21,6 +21,7 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 from scripts.progress import Progress
@@ -89,20 +90,21 @@ def convert(gguf: Path, folder: Path) -> None:
     """Writes the dequantised bf16 model and its tokenizer to `folder`."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "TQDM_DISABLE": "1"}
     try:
-        import accelerate  # noqa: F401 - transformers asks for it only when the weights are half read
-        import gguf as reader  # noqa: F401
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-        from transformers.utils import logging
+        # transformers asks for the first two only when the weights are half read
+        _, _, torch, transformers = (
+            import_module(name) for name in ("accelerate", "gguf", "torch", "transformers")
+        )
     except ImportError as error:
         raise ModelError(
             f"{error.name} is not installed in {sys.prefix}: run `make setup`"
         ) from error
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     source = str(gguf.parent)
-    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=gguf.name)
-    model = AutoModelForCausalLM.from_pretrained(source, gguf_file=gguf.name, dtype=torch.float32)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source, gguf_file=gguf.name)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        source, gguf_file=gguf.name, dtype=torch.float32
+    )
     # The weights are plain floats by now; saving is refused while the model still calls itself
     # quantised.
     for holder, names in (

@@ -1,0 +1,49 @@
+# Everything runs in .venv, which `setup` makes and keeps right. PYTHON: the interpreter it is made of.
+PYTHON ?= python3
+RUN := .venv/bin/python -m
+CODE := src tests scripts bench
+PYTEST := $(RUN) pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup model demo test test-fast test-real lint format bench clean distclean
+
+help: ## what there is to make
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
+
+setup: ## the environment in .venv (2 to 4 minutes, then nothing to do)
+	@$(PYTHON) -m scripts.setup
+
+model: setup ## the small real model in .cache (30 seconds, then nothing to do)
+	@$(RUN) scripts.smollm2
+	@$(RUN) scripts.tiny
+
+demo: model ## one prompt from a rehearsal humd through bee and vLLM and back
+	@$(RUN) scripts.demo
+
+test: lint test-fast test-real ## lint and all tests
+
+test-fast: setup ## the tests that need no real engine
+	$(PYTEST) -n 2 -m "not real"
+
+test-real: model ## the tests that start vLLM
+	$(PYTEST) -m real
+
+lint: setup ## ruff, its formatter, mypy
+	$(RUN) ruff check $(CODE)
+	$(RUN) ruff format --check $(CODE)
+	$(RUN) mypy $(CODE)
+
+format: setup ## puts the code into the one form that lint accepts
+	$(RUN) ruff check --fix $(CODE)
+	$(RUN) ruff format $(CODE)
+
+bench: model ## the budgets of docs/architecture.md, measured
+	@$(RUN) bench.start
+	@$(RUN) bench.relay
+
+clean: ## removes what tools and builds left
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## removes the environment and the models as well
+	rm -rf .venv .cache

@@ -1,0 +1,120 @@
+"""One run of pip: its output condensed to a line a package, the whole of it kept in a log.
+
+Owns the pip child: leaving `pip_install` in any way means that it is gone. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from pathlib import Path
+from typing import IO
+
+from scripts.progress import Progress
+
+GOT = re.compile(
+    r"\s*(Downloading|Using cached|Processing) (?:\S*/)?(\S+?)(?:\.metadata)?( \(.*\))?$"
+)
+WHEEL = re.compile(r"([A-Za-z0-9_.]+)-([^-]+)(?:-\S*\.whl|\.tar\.gz|\.zip)$")
+GRACE = 5.0
+"""Seconds that pip has to go after SIGTERM: it removes its temporary files."""
+
+
+class PipFailed(Exception):
+    """Pip ended with an error; the message is one line."""
+
+
+def condense(line: str) -> str | None:
+    """Returns what one line of pip's output has to say to a person, None for nothing."""
+    if line.startswith(("Successfully", "WARNING: Retrying")):
+        return line if len(line) < 100 else f"{line.split(' ', 2)[0].lower()} done"
+    got = GOT.match(line)
+    if got is None or ".metadata" in line:
+        return None
+    wheel = WHEEL.match(got[2])
+    if wheel is None:
+        return None
+    how = {"Using cached": "from the cache", "Processing": "local"}.get(got[1], "downloading")
+    return f"{wheel[1]} {wheel[2]}{got[3] or ''}, {how}"
+
+
+def installed(venv: Path) -> int:
+    """Returns the number of packages that stand in the environment."""
+    return sum(1 for _ in venv.glob("lib/python*/site-packages/*.dist-info"))
+
+
+def pip_install(command: list[str], venv: Path, progress: Progress, log: IO[str]) -> None:
+    """Runs pip and tells of it.
+
+    Raises:
+        PipFailed: it ended with an error.
+    """
+    environment = os.environ | {"PYTHONUNBUFFERED": "1", "PIP_NO_INPUT": "1", "NO_COLOR": "1"}
+    progress.stage("resolving dependencies" if "install" in command else "removing packages")
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment,
+        start_new_session=True,  # a Ctrl-C is ours to pass on, once
+        close_fds=False,  # the lock's descriptor goes along
+    )
+    errors: list[str] = []
+    try:
+        assert child.stdout is not None
+        with child.stdout:
+            for line in child.stdout:
+                log.write(line)
+                log.flush()
+                tell(line.rstrip(), venv, progress)
+                if line.startswith("ERROR:"):
+                    errors.append(line.removeprefix("ERROR:").strip())
+        code = child.wait()
+    finally:
+        end(child)
+    if code:
+        raise PipFailed(f"{advice(errors) or f'pip ended with {code}'} (all of it: {log.name})")
+
+
+def tell(line: str, venv: Path, progress: Progress) -> None:
+    """Passes one line of pip on to the person who waits."""
+    if line.startswith("Collecting "):
+        progress.now(f"resolving {line.split()[1]}")
+    elif line.startswith("Installing collected packages:"):
+        before, total = installed(venv), line.count(",") + 1
+        progress.stage(f"installing {total} packages")
+        progress.detail = lambda: f"installing {installed(venv) - before} of {total} packages"
+    elif said := condense(line):
+        progress.say(said)
+
+
+def advice(errors: list[str]) -> str:
+    """Returns pip's first error and, where it is known, what to do about it."""
+    if not errors:
+        return ""
+    if any("torch==" in error for error in errors):
+        return (
+            f"{errors[0]}; the CPU build of torch is not in the package index in use: "
+            "name PyTorch's own CPU wheel index in PIP_EXTRA_INDEX_URL"
+        )
+    return errors[0]
+
+
+def end(child: subprocess.Popen[str]) -> None:
+    """Ends pip and what it started: SIGTERM, a bounded wait, SIGKILL."""
+    if child.poll() is None:
+        os.killpg(child.pid, signal.SIGTERM)
+        try:
+            child.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            pass
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    child.wait()
