@@ -1,0 +1,204 @@
+"""Eggs from files: every mistake of every file at once, or the eggs, ready to be raised.
+
+Start here: `load_eggs`, `bee_settings`, `log_settings`, `schema`. The tables stand in
+`egg_tables`, reading in `egg_files`, the wording of mistakes in `egg_mistakes`. Importing this
+module imports pydantic; a program does so when it reads an egg, not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from hum_workers.egg_files import Document, read_documents
+from hum_workers.egg_mistakes import LATER, Names, translate
+from hum_workers.egg_tables import Bee, Egg, Flaw, Log, Table
+from hum_workers.errors import EggError, Mistake
+from hum_workers.toml_positions import Path as KeyPath
+
+__all__ = ["Bee", "Egg", "Log", "bee_settings", "load_eggs", "log_settings", "schema"]
+
+AnyEgg = TypeVar("AnyEgg", bound=Egg)
+
+SHARED = ("bee", "log")
+"""Tables that describe the process, not one cell."""
+OWN = {("bee", "models")}
+"""Their keys that belong to the egg all the same."""
+
+
+def load_eggs(paths: Sequence[Path], model: type[AnyEgg]) -> list[AnyEgg]:
+    """Reads eggs; a folder stands for all `*.toml` in it, sorted by name.
+
+    Raises:
+        EggError: with all mistakes of all files, in the order of file, line and column.
+    """
+    names = Names(model, model.LATER, model.SYNONYMS)
+    files: list[str] = []
+    mistakes: list[Mistake] = []
+    nest: list[tuple[Document, AnyEgg]] = []
+    for result in read_documents(paths):
+        if isinstance(result, Mistake):
+            files.append(result.file)
+            mistakes.append(result)
+            continue
+        files.append(str(result.source))
+        egg, found = _hatch(result, model, names)
+        mistakes.extend(found)
+        if egg is not None:
+            nest.append((result, egg))
+    mistakes.extend(_between(nest))
+    if mistakes:
+        raise EggError(sorted(mistakes, key=lambda m: (files.index(m.file), m.line, m.column)))
+    return [egg for _, egg in nest]
+
+
+def bee_settings(eggs: Sequence[Egg]) -> Bee:
+    """Returns the one `[bee]` of a process; its `models` are those of all eggs, in order."""
+    stated = [egg.bee for egg in eggs if _stated(egg.bee, "bee")]
+    models = [model for egg in eggs for model in egg.bee.models]
+    return (stated or [Bee()])[0].model_copy(update={"models": models})
+
+
+def log_settings(eggs: Sequence[Egg]) -> Log:
+    """Returns the one `[log]` of a process."""
+    stated = [egg.log for egg in eggs if _stated(egg.log, "log")]
+    return (stated or [Log()])[0]
+
+
+def schema(model: type[Egg]) -> dict[str, Any]:
+    """Returns the JSON Schema of an egg, for editors: TOML has no null, so neither has it."""
+    made = model.model_json_schema(by_alias=True)
+    cleaned: dict[str, Any] = _without_null(made)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **cleaned}
+
+
+def _hatch(
+    document: Document, model: type[AnyEgg], names: Names
+) -> tuple[AnyEgg | None, list[Mistake]]:
+    """Returns the egg, without its wrong keys, and its mistakes; no egg if too little is right."""
+    later = list(names.later(document.data))
+    mistakes = [document.mistake(path, f"{_titled(path)} {LATER}", at_key=True) for path in later]
+    wrong: list[KeyPath] = list(later)
+    egg: AnyEgg | None = None
+    try:
+        egg = _validate(document, model, wrong)
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+        mistakes.extend(translate(document, names, errors))
+        wrong.extend(found["loc"] for found in errors)
+        try:
+            egg = _validate(document, model, wrong)
+        except ValidationError:
+            return None, mistakes
+    egg._source = document.source
+    mistakes.extend(
+        document.mistake(flaw.path, flaw.message, at_key=flaw.at_key)
+        for flaw in egg.flaws()
+        if not _rests_on(flaw, wrong)
+    )
+    egg._warnings = tuple(document.mistake(f.path, f.message) for f in egg.cautions())
+    return egg, mistakes
+
+
+def _validate(document: Document, model: type[AnyEgg], wrong: Sequence[KeyPath]) -> AnyEgg:
+    """Validates the document without its wrong keys; a table that is not given is empty."""
+    bad = {path[:2] for path in wrong}
+    data: dict[str, Any] = {name: {} for name in model.model_fields}
+    for table, keys in document.data.items():
+        right = keys
+        if isinstance(keys, dict):
+            right = {key: value for key, value in keys.items() if (table, key) not in bad}
+        if (table,) not in bad and (right or table in data or right == keys):
+            data[table] = right
+    return model.model_validate(data, context={"folder": document.source.parent})
+
+
+def _rests_on(flaw: Flaw, wrong: Sequence[KeyPath]) -> bool:
+    keys = {path[:2] for path in (flaw.path, *flaw.about)}
+    tables = {path[:1] for path in keys}
+    return any(path[:2] in keys or path in tables for path in wrong)
+
+
+def _titled(path: KeyPath) -> str:
+    return " ".join([f"[{path[0]}]", *(str(part) for part in path[1:])])
+
+
+def _between(nest: Sequence[tuple[Document, Egg]]) -> Iterator[Mistake]:
+    """Yields what is wrong between eggs that are right alone."""
+    yield from _same_name(nest)
+    yield from _same_model(nest)
+    for table in SHARED:
+        yield from _unequal(nest, table)
+    for document, egg in nest:
+        limit = egg.bee.max_procs
+        if limit is not None and limit < len(nest):
+            message = (
+                f"{limit} cells for {len(nest)} eggs: taking turns {LATER}, "
+                f"or set it to {len(nest)} or more"
+            )
+            yield document.mistake(("bee", "max_procs"), message)
+
+
+def _same_name(nest: Sequence[tuple[Document, Egg]]) -> Iterator[Mistake]:
+    first: dict[str, Document] = {}
+    for document, egg in nest:
+        other = first.setdefault(egg.name, document)
+        if other is not document:
+            message = f"{other.source} has the same name; rename one of them"
+            yield Mistake(file=str(document.source), message=message)
+
+
+def _same_model(nest: Sequence[tuple[Document, Egg]]) -> Iterator[Mistake]:
+    first: dict[str, str] = {}
+    for document, egg in nest:
+        for model, path in egg.advertised():
+            here = document.where(path)
+            if model in first:
+                message = f'"{model}" is advertised at {first[model]} as well; each id once'
+                yield document.mistake(path, message)
+            else:
+                first[model] = here
+
+
+def _stated(table: Table, name: str) -> dict[str, Any]:
+    keys = {key for key in table.model_fields_set if (name, key) not in OWN}
+    return {key: getattr(table, key) for key in keys}
+
+
+def _unequal(nest: Sequence[tuple[Document, Egg]], table: str) -> Iterator[Mistake]:
+    """Yields one mistake for each egg whose table differs from the first egg that has it."""
+    first: tuple[Document, dict[str, Any]] | None = None
+    for document, egg in nest:
+        stated = _stated(getattr(egg, table), table)
+        if not stated:
+            continue
+        if first is None:
+            first = (document, stated)
+            continue
+        other, others = first
+        odd = sorted(k for k in {*stated, *others} if stated.get(k) != others.get(k))
+        if odd:
+            listed = ", ".join(key.rstrip("_") for key in odd)
+            message = (
+                f"differs from {other.where((table,))} in {listed}; it describes the process: "
+                "keep it in one egg"
+            )
+            yield document.mistake((table,), message, at_key=True)
+
+
+def _without_null(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_without_null(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    clean = {key: _without_null(value) for key, value in node.items()}
+    options = [option for option in clean.get("anyOf", []) if option != {"type": "null"}]
+    if len(options) == 1:
+        del clean["anyOf"]
+        clean = {**options[0], **clean}
+    if clean.get("default", ...) is None:
+        del clean["default"]
+    return clean

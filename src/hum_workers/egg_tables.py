@@ -1,0 +1,331 @@
+"""The tables that the eggs of every worker share, and the types of their values.
+
+Attribute names are the keys; `raise_` alone differs, as `raise` is a word of Python. Defaults stand
+here and nowhere else; an optional key without one is `None`. Values come out as the code needs
+them: sizes in bytes, durations in seconds, paths absolute.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationInfo,
+    WithJsonSchema,
+)
+
+from hum_workers import units
+from hum_workers.egg_mistakes import LATER
+from hum_workers.errors import Mistake
+from hum_workers.redact import redact_args, redact_env
+from hum_workers.toml_positions import Path as KeyPath
+
+SOCKET_PATH_MAX = 107
+"""Bytes of a Unix socket's path on Linux, without its final zero."""
+HUMD_QUEUE = 1024
+"""Tones that humd holds for one asker before it drops them."""
+ASKER_PAUSE = 0.35
+"""Seconds an asker may stop reading without loss at the default pace."""
+
+
+@dataclass(frozen=True)
+class Flaw:
+    """A mistake that only shows when several values are seen together."""
+
+    path: KeyPath
+    message: str
+    about: tuple[KeyPath, ...] = ()
+    """The other keys it rests on: if one of them is wrong itself, the flaw is not told."""
+    at_key: bool = False
+
+
+def _text(value: str) -> str:
+    if not value.strip():
+        raise ValueError("must not be empty")
+    if any(ord(c) < 32 or ord(c) == 127 for c in value):
+        raise ValueError("must not hold control characters")
+    return value
+
+
+def expand_path(value: object, info: ValidationInfo) -> Path:
+    """Returns a path of an egg, absolute: relative ones are relative to the egg's folder."""
+    if not isinstance(value, str):
+        raise ValueError("must be a path in quotes")
+    path = os.path.expanduser(_text(value))
+    if path.startswith("~"):
+        raise ValueError(f'"{value}" names a home folder that is not there')
+    folder = (info.context or {}).get("folder", os.curdir)
+    return Path(os.path.normpath(os.path.join(os.path.abspath(folder), path)))
+
+
+def _socket_path(path: Path) -> Path:
+    size = len(os.fsencode(path))
+    if size > SOCKET_PATH_MAX:
+        raise ValueError(f"is {size} bytes long; a socket's path has {SOCKET_PATH_MAX} at most")
+    return path
+
+
+def _interpreter(value: str, info: ValidationInfo) -> str:
+    """Returns an absolute interpreter, or a name to be found in PATH as it is."""
+    if "/" not in value and not value.startswith("~"):
+        return value
+    path = expand_path(value, info)
+    if not (path.is_file() and os.access(path, os.X_OK)):
+        raise ValueError(f"{path} is no program")
+    return str(path)
+
+
+def _url(value: str) -> str:
+    if not re.match(r"^https?://[^\s/]+", value):
+        raise ValueError('must be a URL, like "https://example.org/models"')
+    return value
+
+
+def _name(value: str) -> str:
+    if not re.match(r"^[a-z0-9][a-z0-9._-]{0,63}$", value):
+        raise ValueError("must be 1 to 64 of a-z, 0-9, dot, dash and underscore")
+    return value
+
+
+def later_value(*values: str) -> BeforeValidator:
+    """Refuses, by name, values of a capability that comes later."""
+
+    def check(value: object) -> object:
+        if isinstance(value, str) and value in values:
+            raise ValueError(f'"{value}" {LATER}')
+        return value
+
+    return BeforeValidator(check)
+
+
+Text = Annotated[str, AfterValidator(_text)]
+EggPath = Annotated[
+    Path, BeforeValidator(expand_path), WithJsonSchema({"type": "string", "minLength": 1})
+]
+Size = Annotated[
+    int,
+    Field(gt=0),
+    BeforeValidator(units.parse_size),
+    WithJsonSchema({"type": "string", "pattern": units.SIZE_PATTERN}),
+]
+Grace = Annotated[
+    float,
+    BeforeValidator(units.parse_duration),
+    WithJsonSchema({"type": "string", "pattern": units.DURATION_PATTERN}),
+]
+Duration = Annotated[Grace, Field(gt=0)]
+Cpus = Annotated[
+    str,
+    BeforeValidator(units.parse_cpus),
+    WithJsonSchema({"type": "string", "pattern": units.CPUS_PATTERN}),
+]
+Count = Annotated[int, Field(ge=1)]
+
+
+def seconds(default: str, description: str) -> Any:
+    """A field of type `Duration` or `Grace` whose default is written as in an egg."""
+    return Field(default=default, validate_default=True, description=description)
+
+
+class Table(BaseModel):
+    """One table of an egg: no unknown keys, no silent conversion, no change after reading."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        defer_build=True,
+        allow_inf_nan=False,
+        validate_by_name=False,
+        validate_by_alias=True,
+    )
+
+
+class Bee(Table):
+    """The process: it may stand in one egg, or in several if equal (`models` is the egg's own)."""
+
+    name: Annotated[Text, AfterValidator(_name)] | None = Field(
+        default=None, description="Name of this bee, if several of one kind run under one account."
+    )
+    models: list[Text] = Field(
+        default=[],
+        description="Further ids to advertise for this egg's model, after model.served_name.",
+    )
+    raise_: Literal["on-start", "on-prompt"] = Field(
+        default="on-start",
+        alias="raise",
+        description="When the engine starts: now, or for a prompt.",
+    )
+    propensity: Annotated[Literal["stateless"], later_value("ephemeral")] = Field(
+        default="stateless", description="What a cell keeps between turns: nothing."
+    )
+    max_procs: Count | None = Field(
+        default=None, description="Cells of this bee at most. Default: one for each egg."
+    )
+    thrum_socket: Annotated[EggPath, AfterValidator(_socket_path)] | None = Field(
+        default=None, description="humd's socket. Default: where hum's own rules find it."
+    )
+    source: Annotated[Text, AfterValidator(_url)] | None = Field(
+        default=None, description="A URL for humans, shown by hum beside the bee."
+    )
+    dialect: Literal["both", "delta"] = Field(
+        default="both", description="How text is sent: as delta and as part, or as delta alone."
+    )
+    pace: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
+        default=2000, description="Tones a second at most, of the whole bee; 0 is without limit."
+    )
+    burst: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=256, description="Tones that may go at once after a pause."
+    )
+
+
+class Engine(Table):
+    """How the engine is started."""
+
+    python: Annotated[Text, AfterValidator(_interpreter)] | None = Field(
+        default=None, description="The interpreter that has the engine. Default: the worker's own."
+    )
+    command: list[Text] = Field(
+        default=[],
+        description="A wrapper in front that stays an ancestor: taskset, numactl, nice, env.",
+    )
+    args: list[Text] = Field(
+        default=[],
+        repr=False,
+        description="Further flags of the engine, those without a key of their own.",
+    )
+    env: dict[str, str] = Field(
+        default={}, repr=False, description="Variables set for the engine, over those it inherits."
+    )
+
+    def redacted(self) -> dict[str, Any]:
+        """Returns args and env as they may be logged: without the values of secrets."""
+        return {"args": redact_args(self.args), "env": redact_env(self.env)}
+
+
+class Limits(Table):
+    """What turns may wait for and what the engine may use."""
+
+    turn_timeout: Duration = seconds("30m", "Time of one turn at most, from its first event on.")
+    wait_timeout: Duration = seconds("10m", "Time a prompt waits for a cell at most.")
+    max_waiting: Count = Field(default=1024, description="Prompts that wait at once, at most.")
+    max_waiting_per_sid: Count = Field(
+        default=16, description="Prompts of one sid that wait, at most."
+    )
+    memory: Size | None = Field(default=None, description="Memory of the engine and all below it.")
+    open_files: Annotated[int, Field(ge=64)] | None = Field(
+        default=None, description="Files that each process of the engine may have open."
+    )
+    cpus: Cpus | None = Field(default=None, description="CPUs that the engine may run on.")
+    confine: Literal["auto", "namespace", "guard"] = Field(
+        default="auto",
+        description="What ends the engine if the bee is killed; auto: the best there is.",
+    )
+    cgroup: Literal["auto", "off"] = Field(
+        default="auto", description="Whether a cgroup is made for the engine where one can be."
+    )
+
+
+class Lifecycle(Table):
+    """Times of a cell's start and end."""
+
+    start_timeout: Duration = seconds("5m", "Time a start may take without a sign of progress.")
+    stop_grace: Grace = seconds("15s", "Time the engine has to leave before it is killed.")
+    drain_timeout: Grace = seconds("30s", "Time that running turns have when the bee stops.")
+
+
+class Log(Table):
+    """The bee's log; like [bee], it may stand in one egg, or in several if equal."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="The least level that is written."
+    )
+    file: EggPath | None = Field(
+        default=None, description="Where the log goes. Default: standard error."
+    )
+
+
+class Egg(Table):
+    """What every worker's egg has. A worker adds its tables, cross-checks and advertised ids."""
+
+    LATER: ClassVar[dict[str, frozenset[str]]] = {
+        "bee": frozenset(),
+        "lifecycle": frozenset({"stall_timeout", "idle_timeout"}),
+        "metrics": frozenset({"listen", "interval"}),
+        "forager": frozenset({"listen"}),
+        "tools": frozenset(
+            {"foragers", "step_timeout", "max_steps", "parked_max", "parked_age", "parked_bytes"}
+        ),
+    }
+    """Tables and keys of capabilities to come: refused by name."""
+    SYNONYMS: ClassVar[dict[str, str]] = {}
+    """What operators may write, underscores for dashes, and the key they mean."""
+
+    bee: Bee = Field(default_factory=Bee)
+    engine: Engine = Field(default_factory=Engine)
+    limits: Limits = Field(default_factory=Limits)
+    lifecycle: Lifecycle = Field(default_factory=Lifecycle)
+    log: Log = Field(default_factory=Log)
+
+    _source: Path = PrivateAttr(default=Path("egg.toml"))
+    _warnings: tuple[Mistake, ...] = PrivateAttr(default=())
+
+    @property
+    def source(self) -> Path:
+        """The file it was read from, as it was named."""
+        return self._source
+
+    @property
+    def name(self) -> str:
+        """The file's name without `.toml`; unique among the eggs of a bee."""
+        return self._source.stem
+
+    @property
+    def warnings(self) -> tuple[Mistake, ...]:
+        """What is allowed but likely to disappoint; for the log and for `--check`."""
+        return self._warnings
+
+    def advertised(self) -> list[tuple[str, KeyPath]]:
+        """Returns the model ids for humd, each with the key it comes from."""
+        return [(model, ("bee", "models", i)) for i, model in enumerate(self.bee.models)]
+
+    def models(self) -> list[str]:
+        """Returns the model ids for humd, the engine's own name for its model first."""
+        return [model for model, _ in self.advertised()]
+
+    def flaws(self) -> Iterator[Flaw]:
+        """Yields what is wrong between values that are right alone."""
+        if self.limits.max_waiting_per_sid > self.limits.max_waiting:
+            yield Flaw(
+                ("limits", "max_waiting_per_sid"),
+                f"must be at most limits.max_waiting, which is {self.limits.max_waiting}",
+                (("limits", "max_waiting"),),
+            )
+        for name, value in self.engine.env.items():
+            if not re.match(r"^[A-Za-z_][A-Za-z0-9_]*$", name):
+                message = "is no name of a variable: letters, digits and underscores"
+                yield Flaw(("engine", "env", name), message, at_key=True)
+            elif "\0" in value:
+                yield Flaw(("engine", "env", name), "must not hold a NUL character")
+
+    def cautions(self) -> Iterator[Flaw]:
+        """Yields what becomes a warning."""
+        bee = self.bee
+        if bee.pace and bee.burst + bee.pace * ASKER_PAUSE >= HUMD_QUEUE:
+            yield Flaw(
+                ("bee", "pace"),
+                f"an asker that pauses for {ASKER_PAUSE:g} s loses text: burst + pace × "
+                f"{ASKER_PAUSE:g} s is {bee.burst + bee.pace * ASKER_PAUSE:.0f} tones and humd "
+                f"holds {HUMD_QUEUE}; lower one of them",
+            )
