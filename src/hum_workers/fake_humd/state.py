@@ -17,6 +17,7 @@ import msgspec
 
 from hum_workers.errors import UsageError
 from hum_workers.fake_humd.router import THRUM_VERSION
+from hum_workers.thrum.paths import state_home
 
 HUMD_VERSION = "0.31.18"
 """The release whose answers are copied."""
@@ -33,14 +34,7 @@ def default_socket(env: Mapping[str, str]) -> Path:
         return Path(runtime, "hum", "thrum.sock")
     if (runtime_dir := Path(f"/run/user/{os.getuid()}")).is_dir():
         return runtime_dir / "hum" / "thrum.sock"
-    return default_state_home(env) / "hum" / "thrum.sock"
-
-
-def default_state_home(env: Mapping[str, str]) -> Path:
-    """Returns `XDG_STATE_HOME` or its default."""
-    if value := env.get("XDG_STATE_HOME"):
-        return Path(value)
-    return Path(env.get("HOME", "/"), ".local", "state")
+    return state_home(env) / "hum" / "thrum.sock"
 
 
 def listen(path: Path) -> socket.socket:
@@ -79,8 +73,8 @@ def answers(path: Path) -> bool:
 class State:
     """The folder `hum` below the state home."""
 
-    def __init__(self, state_home: Path) -> None:
-        self.folder = state_home / "hum"
+    def __init__(self, home: Path) -> None:
+        self.folder = home / "hum"
 
     def claim(self, socket_path: Path) -> None:
         """Creates the folder and names this process in `runtime.json`.
