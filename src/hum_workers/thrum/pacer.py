@@ -1,0 +1,158 @@
+"""The one place that decides what goes to humd next: pacing, merging, turns in turn, endings.
+
+Pure: no asyncio, no I/O, the clock is passed in. Turns put tones in through their `Outbox`; the
+connection takes bytes out with `take` when it can write. Kept promises:
+
+- never more tones than the bucket holds, whatever kind they are of;
+- tones of a turn keep their order, its ending comes last, text that waits is merged;
+- the first tones of a turn go ahead of what else waits, the rest goes round robin;
+- an ending is kept until humd has echoed it, and goes once more if the connection was lost;
+- what is held is bounded, a turn and in all; the turn that goes over is told once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from hum_workers.thrum.bucket import Bucket
+from hum_workers.thrum.outbox import Outbox, Sent, TurnOutbox
+from hum_workers.thrum.tones import Dialect
+
+__all__ = ["Outbox", "Pacer"]
+
+MIB = 1024 * 1024
+HEAD_START = 3
+"""Tones of a turn that go ahead of others: session-ready, the start of a block, its first text."""
+ENDINGS_KEPT = 4096
+"""Endings that may await their echo; humd echoes at once, so more means that it does not echo."""
+
+
+class Pacer:
+    """Holds what the turns have to say until it may be written.
+
+    Sizes are exact bytes of UTF-8 text plus those of encoded control tones. The strings themselves
+    may take up to four times that, where one wide character stands among narrow ones.
+    """
+
+    def __init__(
+        self,
+        rate: float,
+        burst: int,
+        now: Callable[[], float],
+        hive: str,
+        dialect: Dialect = "both",
+        turn_limit: int = 4 * MIB,
+        total_limit: int = 64 * MIB,
+    ) -> None:
+        self.bucket = Bucket(rate, burst, now)
+        self.hive = hive
+        self.dialect: Dialect = dialect
+        self.turn_limit = turn_limit
+        self.total_limit = total_limit
+        self.held = 0
+        """Bytes that wait, of all turns."""
+        self.notify: Callable[[], None] = lambda: None
+        """Called when something waits for the first time since the last `take`."""
+        self._noted = False
+        self._urgent: deque[bytes] = deque()
+        self._again: deque[Sent] = deque()
+        self._young: deque[TurnOutbox] = deque()
+        self._turns: deque[TurnOutbox] = deque()
+        self._unechoed: dict[str, Sent] = {}
+        self._last: dict[str, Sent] = {}
+
+    def outbox(self, sid: str, on_overflow: Callable[[], None]) -> Outbox:
+        """Returns the outbox of a new turn. `on_overflow` is called at most once, from within
+        `tone` or `delta`; from then on the turn's outbox takes nothing but its ending."""
+        return TurnOutbox(self, sid, on_overflow)
+
+    def urgent(self, line: bytes) -> None:
+        """Puts a line ahead of everything: hello and the like. It counts against the bucket."""
+        self._urgent.append(line)
+        self._note()
+
+    def take(self) -> bytes:
+        """Returns all that may be written now, and counts it as written."""
+        self._noted = False
+        if not self._any():
+            return b""
+        limit = self.bucket.allowance()
+        lines: list[bytes] = []
+        while len(lines) < limit and (line := self._next()):
+            lines.append(line)
+        self.bucket.take(len(lines))
+        return lines[0] if len(lines) == 1 else b"".join(lines)
+
+    def wait(self) -> float | None:
+        """Returns the seconds until the next tone may go; None when nothing waits."""
+        return self.bucket.wait() if self._any() else None
+
+    def echoed(self, rid: str) -> None:
+        """humd has read the tone with this rid."""
+        ending = self._unechoed.pop(rid, None)
+        if ending is not None and self._last.get(ending.sid) is ending:
+            del self._last[ending.sid]
+
+    def lost(self) -> None:
+        """The connection went: what is urgent is stale, and unechoed endings go once more, ahead
+        of all turns. The bucket starts as full as time has made it."""
+        self.bucket.forget_unread()
+        self._urgent.clear()
+        self._again.extend(ending for ending in self._unechoed.values() if ending.again)
+        self._unechoed.clear()
+        self._last.clear()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits, and humd has read every ending."""
+        return not self._any() and not self._unechoed
+
+    def waiting(self, outbox: TurnOutbox) -> None:
+        """Lists an outbox that has something to send and is on no list."""
+        outbox.listed = True
+        (self._young if outbox.popped < HEAD_START else self._turns).append(outbox)
+        self._note()
+
+    def withdrawn(self, outbox: TurnOutbox) -> None:
+        """Takes a listed outbox that has nothing to send any more off its list."""
+        outbox.listed = False
+        (self._young if outbox in self._young else self._turns).remove(outbox)
+
+    def ended(self, ending: Sent) -> None:
+        """Keeps an ending that is being written until its echo comes."""
+        self._unechoed[ending.rid] = ending
+        self._last[ending.sid] = ending
+        if len(self._unechoed) > ENDINGS_KEPT:
+            self.echoed(next(iter(self._unechoed)))
+
+    def _note(self) -> None:
+        if not self._noted:
+            self._noted = True
+            self.notify()
+
+    def _any(self) -> bool:
+        return bool(self._turns or self._young or self._urgent or self._again)
+
+    def _next(self) -> bytes | None:
+        if self._urgent:
+            return self._urgent.popleft()
+        if self._again:
+            ending = self._again.popleft()
+            ending.again = False
+            self.ended(ending)
+            return ending.line
+        turns = self._young or self._turns
+        if not turns:
+            return None
+        outbox = turns.popleft()
+        if not outbox.popped and (earlier := self._last.pop(outbox.sid, None)):
+            # Another turn has begun on this sid: its asker would take the repeated ending of the
+            # earlier one for its own, and the earlier asker hears this turn's ending.
+            earlier.again = False
+        line = outbox.pop()
+        if outbox:
+            (self._young if outbox.popped < HEAD_START else self._turns).append(outbox)
+        else:
+            outbox.listed = False
+        return line
