@@ -1,0 +1,141 @@
+"""Asking: one prompt on the command line, through the same turn as a prompt from humd."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hum_workers import lifecycle, logs, places
+from hum_workers.assembly import Stops, make_nest, raise_open_files
+from hum_workers.egg import log_settings
+from hum_workers.errors import EngineError, TurnError, UsageError
+from hum_workers.prompt import parse_prompt
+from hum_workers.reply import Reply
+from hum_workers.thrum.tones import Kind
+from hum_workers.turn import Finish, Turn
+from hum_workers.worker import Worker
+
+SID = "prompt"
+KILL_WAIT = 10.0
+"""Seconds for a killed cell to be dead; the kernel or the guard needs milliseconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What the command line asks."""
+
+    text: str
+    system: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+
+    def tone(self) -> dict[str, Any]:
+        """Returns the prompt tone that humd would bring."""
+        sampling = {"maxTokens": self.max_tokens, "temperature": self.temperature}
+        tone = {
+            "chi": "prompt",
+            "sid": SID,
+            "content": self.text,
+            "sampling": {key: value for key, value in sampling.items() if value is not None},
+        }
+        return tone | ({"systemPrompt": self.system} if self.system else {})
+
+
+class Console:
+    """An outbox that prints: the text as it comes, or every tone as a line of JSON."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.ending: Mapping[str, Any] | None = None
+        self._as_json = as_json
+        self._wrote = False
+
+    def tone(self, tone: Mapping[str, Any]) -> None:
+        """Prints a control tone, where tones are asked for."""
+        if self._as_json:
+            _write(json.dumps(tone, ensure_ascii=False) + "\n")
+
+    def delta(self, kind: Kind, block: int, text: str) -> None:
+        """Prints text; reasoning goes to standard error."""
+        if self._as_json:
+            delta = {"chunkType": f"{kind}_delta", "blockIdx": block, "delta": text}
+            self.tone({"chi": "chunk", "sid": SID, **delta})
+        elif kind == "text":
+            self._wrote = True
+            _write(text)
+        else:
+            print(text, end="", file=sys.stderr, flush=True)  # noqa: T201
+
+    def end(self, tone: Mapping[str, Any]) -> None:
+        """Keeps the ending."""
+        self.ending = tone
+        self.tone(tone)
+        if self._wrote:
+            _write("\n")
+
+    def discard(self) -> None:
+        """Has nothing that waits."""
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+async def ask(worker: Worker, egg: Any, question: Question, *, as_json: bool) -> int:
+    """Raises the egg's cell, prints the answer, ends the cell and returns the exit code.
+
+    Raises:
+        UsageError: the prompt itself can't be used.
+        EngineError: the engine can't be started.
+    """
+    settings = log_settings([egg])
+    logs.configure(settings.level, settings.file)
+    try:
+        prompt = parse_prompt(question.tone())
+    except TurnError as error:
+        raise UsageError(f"--prompt: {error.message}") from error
+    lifecycle.become_subreaper()
+    raise_open_files()
+    cells = places.cells_folder(os.environ, os.getuid())
+    stops = Stops()
+    nest = make_nest(
+        worker,
+        egg,
+        cells=cells,
+        tag=f"p{os.getpid()}",
+        start_slot=asyncio.Semaphore(1),
+        on_change=lambda: None,
+        on_prompt=True,
+    )
+    console = Console(as_json=as_json)
+    loop = asyncio.get_running_loop()
+    turn = Turn(SID, prompt, nest, Reply(SID, console), now=loop.time())
+    stops.asked.add_done_callback(lambda _: turn.stop(Finish("cancelled")))
+    try:
+        await turn.run(None)
+        await nest.stop(egg.lifecycle.stop_grace, "the prompt was answered")
+    except asyncio.CancelledError:
+        if stops.forced is None:
+            raise
+    finally:
+        nest.kill()
+        await nest.buried(KILL_WAIT)
+        places.leave(cells)
+    if stops.forced is not None:
+        return stops.forced
+    if nest.failure is not None:
+        raise EngineError(nest.failure)
+    return _verdict(console.ending)
+
+
+def _verdict(ending: Mapping[str, Any] | None) -> int:
+    if ending is None or ending["chi"] == "error":
+        message = ending["message"] if ending else "no ending"
+        print(f"the prompt failed: {message}", file=sys.stderr)  # noqa: T201
+        return 1
+    return 0

@@ -1,0 +1,82 @@
+"""Assembly: from eggs to nests, the same for a bee that serves and for a single prompt."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from hum_workers import places
+from hum_workers.nest import Nest, NestLimits
+from hum_workers.thrum.paths import state_home
+from hum_workers.worker import Worker
+
+OPEN_FILES = 65_536
+"""Descriptors that a process of ours asks for: each turn is a socket in its tender."""
+
+
+def make_nest(
+    worker: Worker,
+    egg: Any,
+    *,
+    cells: Path,
+    tag: str,
+    start_slot: asyncio.Semaphore,
+    on_change: Callable[[], None],
+    on_prompt: bool,
+) -> Nest:
+    """Returns the nest of one egg; nothing starts yet. `tag` tells this bee from others."""
+    private = places.private_folder(cells, tag, egg.name)
+    log_file = places.engine_log(state_home(os.environ), worker.hive, tag, egg.name)
+    return Nest(
+        egg.name,
+        models=egg.models(),
+        raiser=worker.raiser(egg, private, log_file, os.environ),
+        limits=NestLimits(
+            slots=worker.slots(egg),
+            turn_timeout=egg.limits.turn_timeout,
+            wait_timeout=egg.limits.wait_timeout,
+            max_waiting=egg.limits.max_waiting,
+            max_waiting_per_sid=egg.limits.max_waiting_per_sid,
+            stop_grace=egg.lifecycle.stop_grace,
+        ),
+        on_prompt=on_prompt,
+        default_max_tokens=worker.default_max_tokens(egg),
+        start_slot=start_slot,
+        on_change=on_change,
+    )
+
+
+def raise_open_files() -> None:
+    """Lifts the soft limit of open files, which the tender inherits, as far as the host lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+class Stops:
+    """SIGTERM and SIGINT: the first asks for an orderly stop, the second goes straight to the kill.
+
+    `asked` resolves with the name of the first signal. The second cancels the task that made this
+    object, and `forced` is then the exit code, 128 and the signal's number.
+    """
+
+    def __init__(self, signals: Iterable[signal.Signals] = (signal.SIGTERM, signal.SIGINT)) -> None:
+        loop = asyncio.get_running_loop()
+        self.asked: asyncio.Future[str] = loop.create_future()
+        self.forced: int | None = None
+        self._task = asyncio.current_task()
+        for number in signals:
+            loop.add_signal_handler(number, self._signal, number)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if not self.asked.done():
+            self.asked.set_result(number.name)
+        elif self.forced is None and self._task is not None:
+            self.forced = 128 + number
+            self._task.cancel()

@@ -1,0 +1,194 @@
+"""Bee: what a worker is on the thrum. It says hello, hands prompts to turns, and stops in order.
+
+Owns the connection to humd, the nests and the conversations. The receive path never waits: a
+prompt becomes a turn with a task of its own, everything else is done at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import structlog
+
+from hum_workers import __version__
+from hum_workers.conversations import Conversations
+from hum_workers.errors import ErrorCode, TurnError
+from hum_workers.nest import Nest
+from hum_workers.prompt import parse_prompt
+from hum_workers.reply import Reply
+from hum_workers.thrum.connection import Thrum
+from hum_workers.thrum.pacer import Pacer
+from hum_workers.thrum.tones import THRUM_VERSION
+from hum_workers.turn import Finish, Turn
+
+log = structlog.get_logger()
+
+CHIS = (
+    "hello prompt cancel cleanup curate tool-result "
+    "chunk finish error tool-call session-ready pulse"
+).split()
+LAST_WORDS = 3.0
+"""Seconds at the end of a drain for humd to echo the endings."""
+KILL_WAIT = 10.0
+"""Seconds for killed cells to be dead; the kernel or the guard needs milliseconds."""
+KEYS_LOGGED = 256
+"""Unknown sampling keys remembered, so that each is logged once and a flood costs little."""
+
+
+class Bee:
+    """One worker bee with the nests of its eggs."""
+
+    def __init__(
+        self,
+        *,
+        hive: str,
+        hid: str,
+        source: str | None,
+        nests: Sequence[Nest],
+        pacer: Pacer,
+        socket: Callable[[], Path],
+    ) -> None:
+        self._hive = hive
+        self._hid = hid
+        self._source = source
+        self._nests = list(nests)
+        self._by_model = {model: nest for nest in self._nests for model in nest.models}
+        self._pacer = pacer
+        self._nestler = uuid4().hex
+        self._advertised: list[str] = []
+        self._conversations = Conversations()
+        self._stopping = False
+        self._loop = asyncio.get_running_loop()
+        self._unknown_keys: set[str] = set()
+        self._handlers: dict[str, Callable[[str, Mapping[str, Any]], None]] = {
+            "prompt": self._prompt,
+            "cancel": self._cancel,
+            "cleanup": self._cancel,
+        }
+        self._thrum = Thrum(socket=socket, hello=self._hello, on_tone=self._tone, pacer=pacer)
+
+    async def serve(self, stop: asyncio.Future[str], drain_timeout: float) -> None:
+        """Serves until `stop` resolves with a reason, then drains and ends every cell."""
+        thrum = self._loop.create_task(self._thrum.run(), name="thrum")
+        for nest in self._nests:
+            nest.start()
+        try:
+            await asyncio.wait({stop, thrum}, return_when=asyncio.FIRST_COMPLETED)
+            if thrum.done():
+                thrum.result()
+            await self._drain(stop.result(), drain_timeout)
+        finally:
+            self.kill()
+            await self._conversations.close()
+            thrum.cancel()
+            await asyncio.wait(
+                {thrum, *(self._loop.create_task(n.buried(KILL_WAIT)) for n in self._nests)}
+            )
+
+    def models_changed(self) -> None:
+        """Says hello again when what may be advertised is no longer what was said."""
+        models = self._models()
+        if models != self._advertised:
+            self._thrum.rehello()
+
+    def kill(self) -> None:
+        """Kills every cell at once; synchronous."""
+        for nest in self._nests:
+            nest.kill()
+
+    async def _drain(self, reason: str, drain_timeout: float) -> None:
+        """Withdraws the models, lets turns finish, ends the rest, stops the cells in parallel."""
+        self._stopping = True
+        log.info("worker.stopping", reason=reason, turns=len(self._conversations))
+        self.models_changed()
+        if not await self._conversations.ended(drain_timeout):
+            log.warning("worker.drain.timeout", turns=len(self._conversations))
+        self._conversations.stop_all(
+            TurnError(ErrorCode.SHUTTING_DOWN, f"the bee stops ({reason}); ask again later")
+        )
+        stops = [nest.stop(nest.limits.stop_grace, reason) for nest in self._nests]
+        await self._conversations.ended(LAST_WORDS)
+        await asyncio.gather(self._thrum.drained(LAST_WORDS), *stops)
+        await self._conversations.close()
+        log.info("worker.stopped", reason=reason)
+
+    def _models(self) -> list[str]:
+        if self._stopping:
+            return []
+        return [model for nest in self._nests if nest.advertised for model in nest.models]
+
+    def _hello(self) -> dict[str, Any]:
+        self._advertised = self._models()
+        log.info("worker.hello.sent", models=self._advertised, hid=self._hid)
+        return {
+            "chi": "hello",
+            "bee": ["worker"],
+            "hive": self._hive,
+            "hid": self._hid,
+            "from": self._hid,
+            "models": self._advertised,
+            "propensity": {
+                "statefulness": "stateless_per_call",
+                "richness": "medium",
+                "wire": self._hive,
+            },
+            "version": __version__,
+            "protoVersion": THRUM_VERSION,
+            "chis": CHIS,
+            "nestlerId": self._nestler,
+            **({"source": self._source} if self._source else {}),
+        }
+
+    def _tone(self, tone: dict[str, Any]) -> None:
+        handler = self._handlers.get(tone["chi"])
+        if handler is None:
+            return
+        sid = tone.get("sid")
+        if not isinstance(sid, str) or not sid:
+            log.warning("worker.tone.dropped", chi=tone["chi"], reason="it has no sid")
+            return
+        handler(sid, tone)
+
+    def _cancel(self, sid: str, tone: Mapping[str, Any]) -> None:
+        self._conversations.stop(sid, Finish("cancelled"))
+
+    def _prompt(self, sid: str, tone: Mapping[str, Any]) -> None:
+        # A refused prompt is a turn, too: its error must not fall into the answer before it.
+        refusal: TurnError | None = None
+        prompt, nest = None, self._nests[0]
+        try:
+            prompt = parse_prompt(tone)
+            nest = self._nest_for(prompt.model)
+            if self._stopping:
+                raise TurnError(ErrorCode.SHUTTING_DOWN, "the bee stops; ask again later")
+        except TurnError as error:
+            refusal = error
+        outbox = self._pacer.outbox(sid, lambda: turn.overflow())
+        turn = Turn(sid, prompt, nest, Reply(sid, outbox), now=self._loop.time())
+        if refusal is not None:
+            turn.stop(refusal)
+        elif prompt is not None and prompt.unknown:
+            self._note_unknown(prompt.unknown)
+        self._conversations.add(turn, max_waiting=nest.limits.max_waiting_per_sid)
+
+    def _nest_for(self, model: str) -> Nest:
+        """Returns the nest that serves `model`; without a model, the first."""
+        if not model:
+            return self._nests[0]
+        nest = self._by_model.get(model)
+        if nest is None:
+            known = ", ".join(self._by_model)
+            raise TurnError(
+                ErrorCode.BAD_PROMPT, f"no model '{model[:80]}' here; this bee has {known}"
+            )
+        return nest
+
+    def _note_unknown(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            if key not in self._unknown_keys and len(self._unknown_keys) < KEYS_LOGGED:
+                self._unknown_keys.add(key)
+                log.warning("worker.sampling.ignored", key=key[:80])

@@ -1,0 +1,172 @@
+"""Hatching: from an empty private folder to an engine that has answered a prompt.
+
+Lives in the tender. Every wait ends with the engine's death or after `start_timeout` seconds
+without a sign of progress: a line of output, a stage, an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hum_workers.errors import StartFailed
+from hum_workers.frames import Mmm
+from hum_workers.spec import CellSpec
+from hum_workers.upstream import Upstream
+
+HEALTH_POLL = 0.05
+HEALTH_TIMEOUT = 10.0
+
+
+def prepare(spec: CellSpec) -> None:
+    """Makes the private folder anew, mode 0700, with the spec's files in it, mode 0600.
+
+    Raises:
+        StartFailed: the folder can't be made, or it belongs to somebody else.
+    """
+    private = Path(spec.private)
+    try:
+        if private.is_symlink():
+            raise StartFailed(f"{private}: is a symbolic link; remove it")
+        if private.exists():
+            owner = private.stat().st_uid
+            if owner != os.getuid():
+                raise StartFailed(f"{private}: belongs to user {owner}, not to us; remove it")
+            shutil.rmtree(private)
+        private.mkdir(parents=True, mode=0o700)
+        private.chmod(0o700)
+        (private / "tmp").mkdir(mode=0o700)
+        for name, text in spec.files.items():
+            _write(private / name, text)
+    except OSError as error:
+        raise StartFailed(f"{private}: can't be made ready: {error.strerror or error}") from error
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    fd = os.open(path, flags, stat.S_IRUSR | stat.S_IWUSR)
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def clean(spec: CellSpec) -> None:
+    """Removes the private folder after the engine's death; what can't be removed stays."""
+    shutil.rmtree(spec.private, ignore_errors=True)
+
+
+class Hatching:
+    """Waits for one engine to become ready; `progress()` moves its deadline."""
+
+    def __init__(
+        self, spec: CellSpec, upstream: Upstream, on_stage: Callable[[str, str], None]
+    ) -> None:
+        self._spec = spec
+        self._upstream = upstream
+        self._on_stage = on_stage
+        self._loop = asyncio.get_running_loop()
+        self._stage = "spawned"
+        self._last_sign = self._loop.time()
+
+    def progress(self) -> None:
+        """Notes a sign of life."""
+        self._last_sign = self._loop.time()
+
+    def line(self, text: str) -> None:
+        """Reads a line of the engine's output for a mark of progress."""
+        self.progress()
+        for mark, stage in self._spec.marks:
+            if mark in text:
+                if stage != self._stage:
+                    self._enter(stage, text)
+                return
+
+    async def run(self) -> dict[str, Any]:
+        """Returns what the engine says of itself: `models`, `max_model_len`.
+
+        Raises:
+            StartFailed: no progress, the wrong model, or a canary prompt that failed.
+        """
+        work = asyncio.ensure_future(self._wait_and_try())
+        try:
+            while not work.done():
+                left = self._last_sign + self._spec.start_timeout - self._loop.time()
+                if left <= 0:
+                    raise StartFailed(
+                        f"no progress for {self._spec.start_timeout:g} s at stage "
+                        f"'{self._stage}'; raise [lifecycle] start_timeout if it needs longer"
+                    )
+                await asyncio.wait({work}, timeout=left)
+            return work.result()
+        finally:
+            work.cancel()
+            await asyncio.wait({work})
+
+    async def _wait_and_try(self) -> dict[str, Any]:
+        await self._healthy()
+        self._enter("listening", "")
+        facts = await self._models()
+        for number, canary in enumerate(self._spec.canaries, 1):
+            self._enter(f"canary {number} of {len(self._spec.canaries)}", "")
+            await self._canary(canary)
+        return facts
+
+    def _enter(self, stage: str, detail: str) -> None:
+        self._stage = stage
+        self.progress()
+        self._on_stage(stage, detail)
+
+    async def _healthy(self) -> None:
+        while True:
+            try:
+                answer = await self._upstream.request(
+                    "GET", self._spec.health_path, timeout=HEALTH_TIMEOUT
+                )
+                if answer.status == 200:
+                    return
+            except (OSError, TimeoutError):
+                # ENOENT before the bind, ECONNREFUSED before the listen: still loading.
+                pass
+            await asyncio.sleep(HEALTH_POLL)
+
+    async def _models(self) -> dict[str, Any]:
+        answer = await self._upstream.request(
+            "GET", self._spec.models_path, timeout=self._spec.start_timeout
+        )
+        try:
+            cards = msgspec.json.decode(answer.body)["data"]
+            models = [card["id"] for card in cards]
+            longest = cards[0].get("max_model_len") if cards else None
+        except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
+            raise StartFailed(
+                f"the engine's list of models can't be read (status {answer.status}): {error}"
+            ) from error
+        if self._spec.model not in models:
+            raise StartFailed(
+                f"the engine serves {', '.join(map(str, models)) or 'no model'}, "
+                f"not '{self._spec.model}'"
+            )
+        return {"models": models, "max_model_len": longest}
+
+    async def _canary(self, body: dict[str, Any]) -> None:
+        ended: asyncio.Future[str | None] = self._loop.create_future()
+
+        def sink(kind: Mmm, data: Any) -> None:
+            self.progress()
+            if kind in (Mmm.FINISH, Mmm.ERROR) and not ended.done():
+                ended.set_result(data["message"] if kind is Mmm.ERROR else None)
+
+        stream = self._upstream.stream(self._spec.chat_path, msgspec.json.encode(body), sink)
+        try:
+            problem = await ended
+        finally:
+            stream.close()
+        if problem is not None:
+            raise StartFailed(f"ready by its own word, but a first prompt failed: {problem}")

@@ -1,0 +1,55 @@
+"""Places: where a bee keeps the folders of its cells and the logs of its engines."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from hum_workers.errors import UsageError
+
+NAME_LIMIT = 24
+"""Letters of an egg's name in a path: the sockets below it must stay under 108 bytes."""
+
+
+def cells_folder(env: Mapping[str, str], uid: int) -> Path:
+    """Returns the folder of this user's cells, made with mode 0700 if it is not there.
+
+    Raises:
+        UsageError: it can't be made, or it is not ours alone.
+    """
+    runtime = env.get("XDG_RUNTIME_DIR")
+    folder = Path(runtime, "hum_workers") if runtime else Path(f"/tmp/hum_workers-{uid}")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise UsageError(f"{folder}: can't be made: {error.strerror}") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or found.st_mode & 0o077:
+        raise UsageError(f"{folder}: must be a folder of mode 0700 that is yours; remove it")
+    return folder
+
+
+def leave(folder: Path) -> None:
+    """Removes the folder of cells if nothing is in it any more."""
+    try:
+        folder.rmdir()
+    except OSError:
+        return
+
+
+def private_folder(cells: Path, tag: str, egg: str) -> Path:
+    """Returns the path of one cell's folder: `tag` tells bees apart, `egg` the eggs of one bee."""
+    return cells / f"{tag}-{_short(egg)}"
+
+
+def engine_log(state: Path, hive: str, tag: str, egg: str) -> Path:
+    """Returns the path of the engine's log file, below the state folder; makes its folder."""
+    folder = state / "hum" / "workers" / hive
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder / f"{_short(egg)}.{tag}.log"
+
+
+def _short(name: str) -> str:
+    safe = "".join(c if c.isalnum() or c in "-_." else "-" for c in name)
+    return safe[:NAME_LIMIT] or "egg"

@@ -1,0 +1,120 @@
+"""Reply: the tones of one turn, from `session-ready` to its one ending (thrum, section 6).
+
+Pure: it turns engine events into calls on an outbox and keeps the block numbers. Reasoning and
+text are separate blocks; a block is started, filled and stopped before the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hum_workers.errors import ErrorCode, TurnError
+from hum_workers.frames import Mmm
+from hum_workers.thrum.outbox import Outbox
+from hum_workers.thrum.tones import Kind
+
+FINISH_REASONS = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_use",
+    "content_filter": "content_filter",
+    "cancelled": "cancelled",
+}
+"""The engine's finish reasons, and ours for a cancel, to hum's."""
+
+
+class Reply:
+    """One turn's tones. Nothing is sent after the ending."""
+
+    def __init__(self, sid: str, outbox: Outbox) -> None:
+        self.sid = sid
+        self.started = False
+        """Whether text or reasoning was sent: such a turn can't be repeated silently."""
+        self.ended = False
+        self._outbox = outbox
+        self._announced = False
+        self._block = -1
+        self._open: Kind | None = None
+
+    def announce(self, cell_id: str, model: str) -> None:
+        """Sends `session-ready`, once a turn."""
+        if not self._announced:
+            self._announced = True
+            self._outbox.tone(
+                {
+                    "chi": "session-ready",
+                    "sid": self.sid,
+                    "nestId": cell_id,
+                    "model": model,
+                    "tools": [],
+                }
+            )
+
+    def write(self, kind: Mmm, text: str) -> None:
+        """Sends text or reasoning, opening a block for it where needed."""
+        name: Kind = "text" if kind == Mmm.TEXT else "reasoning"
+        if self._open != name:
+            self._close_block()
+            self._block += 1
+            self._open = name
+            self.started = True
+            self._chunk(f"{name}_start")
+        self._outbox.delta(name, self._block, text)
+
+    def discard(self) -> None:
+        """Drops what was not yet sent; the ending still goes."""
+        self._outbox.discard()
+
+    def finish(self, reason: str, usage: Mapping[str, Any] | None) -> None:
+        """Ends the turn with `finish`; a reason that hum does not know ends it with `error`."""
+        known = FINISH_REASONS.get(reason)
+        if known is None:
+            self.fail(
+                TurnError(
+                    ErrorCode.ENGINE_ERROR,
+                    f"the engine ended the answer with '{reason}'",
+                    usage=usage,
+                )
+            )
+            return
+        self._end({"chi": "finish", "finishReason": known, "usage": hum_usage(usage)})
+
+    def fail(self, error: TurnError) -> None:
+        """Ends the turn with `error`."""
+        tone = {
+            "chi": "error",
+            "code": error.code.value,
+            "subtype": error.subtype,
+            "message": error.message,
+        }
+        if error.usage is not None:
+            tone["usage"] = hum_usage(error.usage)
+        self._end(tone)
+
+    def _end(self, tone: dict[str, Any]) -> None:
+        if self.ended:
+            return
+        self._close_block()
+        self.ended = True
+        self._outbox.end(tone | {"sid": self.sid})
+
+    def _close_block(self) -> None:
+        if self._open is not None:
+            self._open = None
+            self._chunk("content_block_stop")
+
+    def _chunk(self, kind: str) -> None:
+        self._outbox.tone(
+            {"chi": "chunk", "sid": self.sid, "chunkType": kind, "blockIdx": self._block}
+        )
+
+
+def hum_usage(usage: Mapping[str, Any] | None) -> dict[str, int]:
+    """Returns the engine's usage as hum counts it: input is what was not cached."""
+    if usage is None:
+        return {"input_tokens": 0, "output_tokens": 0}
+    tokens = {"input_tokens": usage["input"], "output_tokens": usage["output"]}
+    if usage.get("cached"):
+        tokens["cache_read_input_tokens"] = usage["cached"]
+    return tokens

@@ -1,0 +1,84 @@
+"""Serving: one bee process under humd, from its eggs to its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from hum_workers import lifecycle, logs, places
+from hum_workers.assembly import Stops, make_nest, raise_open_files
+from hum_workers.bee import Bee
+from hum_workers.egg import bee_settings, log_settings
+from hum_workers.thrum.identity import Identity
+from hum_workers.thrum.pacer import Pacer
+from hum_workers.thrum.paths import find_socket, state_home
+from hum_workers.worker import Worker
+
+log = structlog.get_logger()
+
+
+async def serve(worker: Worker, eggs: Sequence[Any]) -> int:
+    """Serves the eggs until a signal and returns the exit code.
+
+    Raises:
+        UsageError: the identity, the log file or the folder of cells can't be used.
+    """
+    settings, log_to = bee_settings(eggs), log_settings(eggs)
+    logs.configure(log_to.level, log_to.file)
+    for warning in (line for egg in eggs for line in egg.warnings):
+        log.warning("worker.egg.warning", about=str(warning))
+    cells = places.cells_folder(os.environ, os.getuid())
+    identity = Identity.load(worker.hive, settings.name, state_home(os.environ))
+    try:
+        lifecycle.become_subreaper()
+        raise_open_files()
+        stops = Stops()
+        bee = _assemble(worker, eggs, settings, identity.hid, cells)
+        drain = max(egg.lifecycle.drain_timeout for egg in eggs)
+        try:
+            await bee.serve(stops.asked, drain)
+        except asyncio.CancelledError:
+            if stops.forced is None:
+                raise
+        return stops.forced or 0
+    finally:
+        places.leave(cells)
+        identity.close()
+
+
+def _assemble(worker: Worker, eggs: Sequence[Any], settings: Any, hid: str, cells: Path) -> Bee:
+    start_slot = asyncio.Semaphore(1)
+    loop = asyncio.get_running_loop()
+    nests = [
+        make_nest(
+            worker,
+            egg,
+            cells=cells,
+            tag=hid[5:13],
+            start_slot=start_slot,
+            on_change=lambda: bee.models_changed(),
+            on_prompt=settings.raise_ == "on-prompt",
+        )
+        for egg in eggs
+    ]
+    bee = Bee(
+        hive=worker.hive,
+        hid=hid,
+        source=settings.source,
+        nests=nests,
+        pacer=Pacer(
+            settings.pace, settings.burst, loop.time, worker.hive, dialect=settings.dialect
+        ),
+        socket=partial(_socket, settings.thrum_socket),
+    )
+    return bee
+
+
+def _socket(named: Path | None) -> Path:
+    return named if named is not None else find_socket(os.environ, os.getuid())
