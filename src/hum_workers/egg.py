@@ -15,7 +15,8 @@ from pydantic import ValidationError
 
 from hum_workers.egg_files import Document, read_documents
 from hum_workers.egg_mistakes import LATER, Names, translate
-from hum_workers.egg_tables import Bee, Egg, Flaw, Log, Table
+from hum_workers.egg_tables import Bee, Egg, Flaw, Log
+from hum_workers.egg_types import Table
 from hum_workers.errors import EggError, Mistake
 from hum_workers.toml_positions import Path as KeyPath
 
@@ -69,10 +70,9 @@ def log_settings(eggs: Sequence[Egg]) -> Log:
 
 
 def schema(model: type[Egg]) -> dict[str, Any]:
-    """Returns the JSON Schema of an egg, for editors: TOML has no null, so neither has it."""
-    made = model.model_json_schema(by_alias=True)
-    cleaned: dict[str, Any] = _without_null(made)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **cleaned}
+    """Returns the JSON Schema of an egg, for editors."""
+    made: dict[str, Any] = _for_editors(model.model_json_schema(by_alias=True))
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
 
 
 def _hatch(
@@ -86,9 +86,9 @@ def _hatch(
     try:
         egg = _validate(document, model, wrong)
     except ValidationError as error:
-        errors = error.errors(include_url=False)
-        mistakes.extend(translate(document, names, errors))
-        wrong.extend(found["loc"] for found in errors)
+        found, bad = translate(document, names, error.errors(include_url=False))
+        mistakes.extend(found)
+        wrong.extend(bad)
         try:
             egg = _validate(document, model, wrong)
         except ValidationError:
@@ -105,21 +105,23 @@ def _hatch(
 
 def _validate(document: Document, model: type[AnyEgg], wrong: Sequence[KeyPath]) -> AnyEgg:
     """Validates the document without its wrong keys; a table that is not given is empty."""
-    bad = {path[:2] for path in wrong}
     data: dict[str, Any] = {name: {} for name in model.model_fields}
-    for table, keys in document.data.items():
-        right = keys
-        if isinstance(keys, dict):
-            right = {key: value for key, value in keys.items() if (table, key) not in bad}
-        if (table,) not in bad and (right or table in data or right == keys):
-            data[table] = right
+    for table, keys in _without(document.data, (), set(wrong)).items():
+        if keys or table in data or not document.data[table]:
+            data[table] = keys
     return model.model_validate(data, context={"folder": document.source.parent})
 
 
+def _without(table: dict[str, Any], at: KeyPath, wrong: set[KeyPath]) -> dict[str, Any]:
+    return {
+        key: _without(value, (*at, key), wrong) if isinstance(value, dict) else value
+        for key, value in table.items()
+        if (*at, key) not in wrong
+    }
+
+
 def _rests_on(flaw: Flaw, wrong: Sequence[KeyPath]) -> bool:
-    keys = {path[:2] for path in (flaw.path, *flaw.about)}
-    tables = {path[:1] for path in keys}
-    return any(path[:2] in keys or path in tables for path in wrong)
+    return any(path[: len(bad)] == bad for bad in wrong for path in (flaw.path, *flaw.about))
 
 
 def _titled(path: KeyPath) -> str:
@@ -136,7 +138,7 @@ def _between(nest: Sequence[tuple[Document, Egg]]) -> Iterator[Mistake]:
         limit = egg.bee.max_procs
         if limit is not None and limit < len(nest):
             message = (
-                f"{limit} cells for {len(nest)} eggs: taking turns {LATER}, "
+                f"{limit} is below the number of eggs, {len(nest)}: taking turns {LATER}, "
                 f"or set it to {len(nest)} or more"
             )
             yield document.mistake(("bee", "max_procs"), message)
@@ -189,16 +191,19 @@ def _unequal(nest: Sequence[tuple[Document, Egg]], table: str) -> Iterator[Mista
             yield document.mistake((table,), message, at_key=True)
 
 
-def _without_null(node: Any) -> Any:
+def _for_editors(node: Any) -> Any:
+    """Drops null, which TOML has not, and the titles that only repeat the key."""
     if isinstance(node, list):
-        return [_without_null(item) for item in node]
+        return [_for_editors(item) for item in node]
     if not isinstance(node, dict):
         return node
-    clean = {key: _without_null(value) for key, value in node.items()}
+    clean = {key: _for_editors(value) for key, value in node.items()}
     options = [option for option in clean.get("anyOf", []) if option != {"type": "null"}]
     if len(options) == 1:
         del clean["anyOf"]
         clean = {**options[0], **clean}
     if clean.get("default", ...) is None:
         del clean["default"]
+    for key in clean.get("properties", {}).values():
+        key.pop("title", None)
     return clean

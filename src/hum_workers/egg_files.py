@@ -57,7 +57,8 @@ def dotted(path: KeyPath) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
             continue
-        name = part if _BARE.fullmatch(part) else '"' + clip(part.replace('"', '\\"')) + '"'
+        bare = _BARE.fullmatch(part)
+        name = clip(part) if bare else '"' + clip(part.replace('"', '\\"')) + '"'
         text += f".{name}" if text else name
     return text
 
@@ -171,12 +172,14 @@ def _syntax(file: str, text: str, error: tomli.TOMLDecodeError) -> Mistake:
         file=file,
         line=error.lineno,
         column=error.colno,
-        message=f"is no TOML: {reason}{_hint(line)}",
+        message=f"is no TOML: {reason}{_hint(line, reason)}",
     )
 
 
-def _hint(line: str) -> str:
-    """Says what a bare word after `=` most likely should be. The word may be a secret: untold."""
+def _hint(line: str, reason: str) -> str:
+    """Says what is most likely missing. What stands there may be a secret, so it is not shown."""
+    if reason == r"illegal character '\n'":
+        return "; is a closing quote missing?"
     match = _WORD_VALUE.search(line)
     if not match:
         return ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import takewhile
 from typing import Any
 
 from pydantic import BaseModel
@@ -20,6 +21,7 @@ from hum_workers.toml_positions import Path
 _KINDS: dict[str, str] = {
     "int_type": "must be a whole number",
     "float_type": "must be a number",
+    "finite_number": "must be a finite number",
     "bool_type": "must be true or false",
     "string_type": "must be a string in quotes",
     "list_type": "must be an array in [ ]",
@@ -31,6 +33,8 @@ _BOUNDS = {
     "less_than_equal": ("must be at most", "le"),
     "less_than": ("must be below", "lt"),
 }
+MOST = 100
+"""Mistakes told of one file at most; one with more is no egg."""
 LATER = "comes with a later release of hum_workers; remove it"
 
 
@@ -63,62 +67,81 @@ class Names:
             if known is None and not here:
                 yield (table,)
 
-    def unknown(self, path: Path) -> str:
-        """Returns the message for a table or key that no egg has."""
+    def unknown(self, path: Path) -> tuple[str, Path]:
+        """Returns the message for a table or key that no egg has, and what was meant, or ()."""
         if len(path) == 1:
             return self._unknown_table(str(path[0]))
         table, key = str(path[0]), str(path[1])
-        if len(path) > 2:
-            return "is unknown"
-        near = self._near(table, key)
-        return f"is no key of [{table}]{near}"
-
-    def _unknown_table(self, name: str) -> str:
-        near = get_close_matches(name, [*self.tables, *self._later], 1, 0.6)
-        if near:
-            return f"is no table of an egg; did you mean [{near[0]}]?"
-        homes = self._homes(name)
-        if homes:
-            return f"is no table of an egg, but a key of [{homes[0]}]; move it there"
-        synonym = self._synonyms.get(name.replace("-", "_"))
-        if synonym:
-            return f"is no table of an egg; did you mean {synonym}?"
-        known = ", ".join(f"[{table}]" for table in self.tables)
-        return f"is no table of an egg; those are {known}"
-
-    def _near(self, table: str, key: str) -> str:
         name = key.replace("-", "_").lower()
         keys = self.tables.get(table, [])
-        if name in keys:
-            return f"; did you mean {name}?"
-        homes = self._homes(name)
-        if homes:
-            return f", but of [{homes[0]}]; move it there"
-        synonym = self._synonyms.get(name)
-        if synonym:
-            return f"; did you mean {synonym.removeprefix(table + '.')}?"
-        near = get_close_matches(name, keys, 1, 0.6)
-        if near:
-            return f"; did you mean {near[0]}?"
-        elsewhere = {key: table for table, keys in self.tables.items() for key in keys}
-        near = get_close_matches(name, list(elsewhere), 1, 0.75)
-        if near:
-            return f"; did you mean {elsewhere[near[0]]}.{near[0]}?"
-        return f"; those are {', '.join(keys)}" if keys else ""
+        if home := self._home(name, keys, table):
+            return f"is no key of [{table}], but of [{home}]; move it there", (home, name)
+        meant = self._synonym(name) or _meant(table, name, keys) or self._elsewhere(name)
+        if meant:
+            shown = ".".join(meant).removeprefix(f"{table}.")
+            return f"is no key of [{table}]; did you mean {shown}?", meant
+        return f"is no key of [{table}]; those are {', '.join(keys)}", ()
 
-    def _homes(self, key: str) -> list[str]:
-        return [table for table, keys in self.tables.items() if key in keys]
+    def _unknown_table(self, name: str) -> tuple[str, Path]:
+        if table := near(name, [*self.tables, *self._later]):
+            return f"is no table of an egg; did you mean [{table}]?", (table,)
+        if home := self._home(name, [], ""):
+            return f"is no table of an egg, but a key of [{home}]; move it there", (home, name)
+        if meant := self._synonym(name.replace("-", "_")):
+            return f"is no table of an egg; did you mean {'.'.join(meant)}?", meant
+        known = ", ".join(f"[{table}]" for table in self.tables)
+        return f"is no table of an egg; those are {known}", ()
+
+    def _home(self, key: str, keys: Sequence[str], table: str) -> str:
+        """Returns another table that has exactly this key."""
+        if key in keys:
+            return ""
+        return next((t for t, has in self.tables.items() if key in has and t != table), "")
+
+    def _synonym(self, name: str) -> tuple[str, ...]:
+        return tuple(self._synonyms.get(name, "").split(".")) if name in self._synonyms else ()
+
+    def _elsewhere(self, name: str) -> tuple[str, ...]:
+        homes = {key: table for table, keys in self.tables.items() for key in keys}
+        key = near(name, list(homes), 0.75)
+        return (homes[key], key) if key else ()
+
+
+def _meant(table: str, name: str, keys: Sequence[str]) -> tuple[str, ...]:
+    key = near(name, keys)
+    return (table, key) if key else ()
+
+
+def near(word: str, choices: Sequence[str], cutoff: float = 0.6) -> str:
+    """Returns the choice that `word` is most likely a misspelling of, or an empty string."""
+    found = get_close_matches(word, choices, 1, cutoff) if len(word) <= 64 else []
+    return found[0] if found else ""
 
 
 def translate(
     document: Document, names: Names, errors: Sequence[Mapping[str, Any]]
-) -> Iterator[Mistake]:
-    """Yields the `Mistake` for each error of pydantic's `ValidationError.errors()`."""
+) -> tuple[list[Mistake], list[Path]]:
+    """Turns pydantic's `ValidationError.errors()` into mistakes.
+
+    Returns them, and the keys that are wrong or were meant by a wrong name: what rests on those
+    can't be judged.
+    """
+    mistakes: list[Mistake] = []
+    wrong: list[Path] = []
     for error in errors:
         path: Path = error["loc"]
-        unknown = error["type"] == "extra_forbidden"
-        message = names.unknown(path) if unknown else _message(path, error)
-        yield document.mistake(path, message, at_key=unknown)
+        wrong.append(tuple(takewhile(lambda part: isinstance(part, str), path)))
+        if error["type"] == "default_factory_not_called" or len(mistakes) > MOST:
+            continue  # the former: another key of the table is wrong, and that is told
+        if len(mistakes) == MOST:
+            mistakes.append(Mistake(file=str(document.source), message="has more mistakes"))
+        elif error["type"] == "extra_forbidden":
+            message, meant = names.unknown(path)
+            mistakes.append(document.mistake(path, message, at_key=True))
+            wrong.extend([meant] if meant else [])
+        else:
+            mistakes.append(document.mistake(path, _message(path, error)))
+    return mistakes, wrong
 
 
 def _message(path: Path, error: Mapping[str, Any]) -> str:
@@ -130,7 +153,7 @@ def _message(path: Path, error: Mapping[str, Any]) -> str:
         return f"{_KINDS[kind]}, not {_shown(path, given)}"
     if kind in _BOUNDS:
         words, bound = _BOUNDS[kind]
-        return f"{words} {context[bound]}, not {_shown(path, given)}"
+        return f"{words} {context[bound]:g}, not {_shown(path, given)}"
     if kind == "literal_error":
         return _not_one_of(given, re.findall(r"'([^']*)'", context["expected"]))
     if kind == "value_error":
@@ -140,9 +163,9 @@ def _message(path: Path, error: Mapping[str, Any]) -> str:
 
 def _not_one_of(given: object, choices: Sequence[str]) -> str:
     listed = ", ".join(f'"{choice}"' for choice in choices)
-    message = f"must be one of {listed}, not {_toml(given)}"
-    near = get_close_matches(given.lower(), choices, 1, 0.5) if isinstance(given, str) else []
-    return f'{message}; did you mean "{near[0]}"?' if near else message
+    message = f"must be {'one of ' if len(choices) > 1 else ''}{listed}, not {_toml(given)}"
+    meant = near(given.lower(), choices, 0.5) if isinstance(given, str) else ""
+    return f'{message}; did you mean "{meant}"?' if meant else message
 
 
 def _shown(path: Path, given: object) -> str:

@@ -1,38 +1,40 @@
-"""The tables that the eggs of every worker share, and the types of their values.
+"""The tables that the eggs of every worker share. Defaults stand here and nowhere else.
 
-Attribute names are the keys; `raise_` alone differs, as `raise` is a word of Python. Defaults stand
-here and nowhere else; an optional key without one is `None`. Values come out as the code needs
-them: sizes in bytes, durations in seconds, paths absolute.
+Attribute names are the keys; `raise_` alone differs, as `raise` is a word of Python. An optional
+key without a default is `None`.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    ValidationInfo,
-    WithJsonSchema,
-)
+from pydantic import Field, PrivateAttr
 
-from hum_workers import units
-from hum_workers.egg_mistakes import LATER
+from hum_workers.egg_types import (
+    Count,
+    Cpus,
+    Duration,
+    EggPath,
+    Grace,
+    Name,
+    Program,
+    Size,
+    SocketPath,
+    Table,
+    Text,
+    Url,
+    Word,
+    later_value,
+    seconds,
+)
 from hum_workers.errors import Mistake
 from hum_workers.redact import redact_args, redact_env
 from hum_workers.toml_positions import Path as KeyPath
 
-SOCKET_PATH_MAX = 107
-"""Bytes of a Unix socket's path on Linux, without its final zero."""
 HUMD_QUEUE = 1024
 """Tones that humd holds for one asker before it drops them."""
 ASKER_PAUSE = 0.35
@@ -50,112 +52,15 @@ class Flaw:
     at_key: bool = False
 
 
-def _text(value: str) -> str:
-    if not value.strip():
-        raise ValueError("must not be empty")
-    if any(ord(c) < 32 or ord(c) == 127 for c in value):
-        raise ValueError("must not hold control characters")
-    return value
-
-
-def expand_path(value: object, info: ValidationInfo) -> Path:
-    """Returns a path of an egg, absolute: relative ones are relative to the egg's folder."""
-    if not isinstance(value, str):
-        raise ValueError("must be a path in quotes")
-    path = os.path.expanduser(_text(value))
-    if path.startswith("~"):
-        raise ValueError(f'"{value}" names a home folder that is not there')
-    folder = (info.context or {}).get("folder", os.curdir)
-    return Path(os.path.normpath(os.path.join(os.path.abspath(folder), path)))
-
-
-def _socket_path(path: Path) -> Path:
-    size = len(os.fsencode(path))
-    if size > SOCKET_PATH_MAX:
-        raise ValueError(f"is {size} bytes long; a socket's path has {SOCKET_PATH_MAX} at most")
-    return path
-
-
-def _interpreter(value: str, info: ValidationInfo) -> str:
-    """Returns an absolute interpreter, or a name to be found in PATH as it is."""
-    if "/" not in value and not value.startswith("~"):
-        return value
-    path = expand_path(value, info)
-    if not (path.is_file() and os.access(path, os.X_OK)):
-        raise ValueError(f"{path} is no program")
-    return str(path)
-
-
-def _url(value: str) -> str:
-    if not re.match(r"^https?://[^\s/]+", value):
-        raise ValueError('must be a URL, like "https://example.org/models"')
-    return value
-
-
-def _name(value: str) -> str:
-    if not re.match(r"^[a-z0-9][a-z0-9._-]{0,63}$", value):
-        raise ValueError("must be 1 to 64 of a-z, 0-9, dot, dash and underscore")
-    return value
-
-
-def later_value(*values: str) -> BeforeValidator:
-    """Refuses, by name, values of a capability that comes later."""
-
-    def check(value: object) -> object:
-        if isinstance(value, str) and value in values:
-            raise ValueError(f'"{value}" {LATER}')
-        return value
-
-    return BeforeValidator(check)
-
-
-Text = Annotated[str, AfterValidator(_text)]
-EggPath = Annotated[
-    Path, BeforeValidator(expand_path), WithJsonSchema({"type": "string", "minLength": 1})
-]
-Size = Annotated[
-    int,
-    Field(gt=0),
-    BeforeValidator(units.parse_size),
-    WithJsonSchema({"type": "string", "pattern": units.SIZE_PATTERN}),
-]
-Grace = Annotated[
-    float,
-    BeforeValidator(units.parse_duration),
-    WithJsonSchema({"type": "string", "pattern": units.DURATION_PATTERN}),
-]
-Duration = Annotated[Grace, Field(gt=0)]
-Cpus = Annotated[
-    str,
-    BeforeValidator(units.parse_cpus),
-    WithJsonSchema({"type": "string", "pattern": units.CPUS_PATTERN}),
-]
-Count = Annotated[int, Field(ge=1)]
-
-
-def seconds(default: str, description: str) -> Any:
-    """A field of type `Duration` or `Grace` whose default is written as in an egg."""
-    return Field(default=default, validate_default=True, description=description)
-
-
-class Table(BaseModel):
-    """One table of an egg: no unknown keys, no silent conversion, no change after reading."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        frozen=True,
-        defer_build=True,
-        allow_inf_nan=False,
-        validate_by_name=False,
-        validate_by_alias=True,
-    )
+def _per_sid(data: dict[str, Any]) -> int:
+    limit: int = data.get("max_waiting", 16)
+    return min(16, limit)
 
 
 class Bee(Table):
     """The process: it may stand in one egg, or in several if equal (`models` is the egg's own)."""
 
-    name: Annotated[Text, AfterValidator(_name)] | None = Field(
+    name: Name | None = Field(
         default=None, description="Name of this bee, if several of one kind run under one account."
     )
     models: list[Text] = Field(
@@ -173,10 +78,10 @@ class Bee(Table):
     max_procs: Count | None = Field(
         default=None, description="Cells of this bee at most. Default: one for each egg."
     )
-    thrum_socket: Annotated[EggPath, AfterValidator(_socket_path)] | None = Field(
+    thrum_socket: SocketPath | None = Field(
         default=None, description="humd's socket. Default: where hum's own rules find it."
     )
-    source: Annotated[Text, AfterValidator(_url)] | None = Field(
+    source: Url | None = Field(
         default=None, description="A URL for humans, shown by hum beside the bee."
     )
     dialect: Literal["both", "delta"] = Field(
@@ -193,19 +98,19 @@ class Bee(Table):
 class Engine(Table):
     """How the engine is started."""
 
-    python: Annotated[Text, AfterValidator(_interpreter)] | None = Field(
+    python: Program | None = Field(
         default=None, description="The interpreter that has the engine. Default: the worker's own."
     )
     command: list[Text] = Field(
         default=[],
         description="A wrapper in front that stays an ancestor: taskset, numactl, nice, env.",
     )
-    args: list[Text] = Field(
+    args: list[Word] = Field(
         default=[],
         repr=False,
         description="Further flags of the engine, those without a key of their own.",
     )
-    env: dict[str, str] = Field(
+    env: dict[str, Word] = Field(
         default={}, repr=False, description="Variables set for the engine, over those it inherits."
     )
 
@@ -221,7 +126,8 @@ class Limits(Table):
     wait_timeout: Duration = seconds("10m", "Time a prompt waits for a cell at most.")
     max_waiting: Count = Field(default=1024, description="Prompts that wait at once, at most.")
     max_waiting_per_sid: Count = Field(
-        default=16, description="Prompts of one sid that wait, at most."
+        default_factory=_per_sid,
+        description="Prompts of one sid that wait, at most. Default: 16, or less with max_waiting.",
     )
     memory: Size | None = Field(default=None, description="Memory of the engine and all below it.")
     open_files: Annotated[int, Field(ge=64)] | None = Field(
@@ -260,7 +166,6 @@ class Egg(Table):
     """What every worker's egg has. A worker adds its tables, cross-checks and advertised ids."""
 
     LATER: ClassVar[dict[str, frozenset[str]]] = {
-        "bee": frozenset(),
         "lifecycle": frozenset({"stall_timeout", "idle_timeout"}),
         "metrics": frozenset({"listen", "interval"}),
         "forager": frozenset({"listen"}),
@@ -312,12 +217,10 @@ class Egg(Table):
                 f"must be at most limits.max_waiting, which is {self.limits.max_waiting}",
                 (("limits", "max_waiting"),),
             )
-        for name, value in self.engine.env.items():
+        for name in self.engine.env:
             if not re.match(r"^[A-Za-z_][A-Za-z0-9_]*$", name):
                 message = "is no name of a variable: letters, digits and underscores"
                 yield Flaw(("engine", "env", name), message, at_key=True)
-            elif "\0" in value:
-                yield Flaw(("engine", "env", name), "must not hold a NUL character")
 
     def cautions(self) -> Iterator[Flaw]:
         """Yields what becomes a warning."""

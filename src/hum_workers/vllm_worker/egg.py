@@ -6,19 +6,17 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo
-from pydantic import WithJsonSchema as Schema
-
-from hum_workers.egg_tables import (
-    Count,
-    Egg,
-    Flaw,
-    Size,
-    Table,
-    Text,
-    expand_path,
-    later_value,
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
 )
+
+from hum_workers.egg_tables import Egg, Flaw
+from hum_workers.egg_types import Count, Size, Table, Text, Word, expand_path, later_value
 from hum_workers.toml_positions import Path as KeyPath
 from hum_workers.vllm_worker import flags
 
@@ -34,9 +32,7 @@ def _model_path(value: str, info: ValidationInfo) -> str:
     path = expand_path(value, info)
     if path.exists():
         return str(path)
-    if value.startswith(_PATH_LIKE) or value in (".", ".."):
-        raise ValueError(f"{path} does not exist")
-    if value.endswith(".gguf") and value.count("/") != 1:
+    if value.startswith(_PATH_LIKE) or value in (".", "..") or value.endswith(".gguf"):
         raise ValueError(f"{path} does not exist")
     if not _HUB_ID.match(value):
         raise ValueError(f"{path} does not exist, and it is no hub id like organisation/name")
@@ -92,7 +88,7 @@ class Model(Table):
     model_config = ConfigDict(json_schema_extra={"required": ["path"]})
 
     path: Annotated[Text, AfterValidator(_model_path)] = Field(
-        default="", description="A folder, a .gguf file or a hub id. Required."
+        default_factory=str, description="A folder, a .gguf file or a hub id. Required."
     )
     download: bool = Field(
         default=False,
@@ -118,7 +114,7 @@ class Model(Table):
     trust_remote_code: bool = Field(
         default=False, description="Whether code of the model's folder is run."
     )
-    chat_template: Annotated[Text, AfterValidator(_chat_template)] | None = Field(
+    chat_template: Annotated[Word, AfterValidator(_chat_template)] | None = Field(
         default=None, description="A file with a chat template, or the template itself."
     )
     tool_call_parser: Text | None = Field(default=None, description="How tool calls are read.")
@@ -172,7 +168,7 @@ class Placement(Table):
     gpu: Annotated[
         list[str],
         BeforeValidator(_gpus),
-        Schema(
+        WithJsonSchema(
             {
                 "anyOf": [
                     {"type": "integer", "minimum": 0},
