@@ -88,8 +88,8 @@ def refuse_tools(tone: Mapping[str, Any]) -> None:
         names = [name for name in names if name in allowed]
     if names:
         raise refuse(
-            f"the prompt has tools ({names[0][:40]}); tools need [model] tool_call_parser in the "
-            "egg, which comes later"
+            f"the prompt has tools ({names[0][:40]}); tools need [model] tool_call_parser, and "
+            "this release does not do them yet"
         )
 
 

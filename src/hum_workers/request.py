@@ -58,9 +58,9 @@ def to_json(request: dict[str, Any]) -> bytes:
 def fit_max_tokens(asked: int | None, default: int | None, max_model_len: int | None) -> int | None:
     """Returns the length to ask for; None leaves it to the engine: all that the context holds.
 
-    vLLM 0.32 refuses only a length above its whole context and cuts everything below it to what
-    the prompt leaves; so the cap is all it needs. Engines before that refuse prompt and length
-    together: `room_from_refusal` serves those.
+    vLLM 0.32 refuses only a length above its whole context and cuts everything else to what the
+    prompt leaves (tried with prompts of 511 and 512 of 512 tokens); so the cap is all it needs.
+    Earlier ones refuse prompt and length together: `room_from_refusal` serves those.
     """
     length = default if asked is None else asked
     if length is None or max_model_len is None:
@@ -83,3 +83,19 @@ def room_from_refusal(message: str) -> int | None:
         return None
     room = int(context.group(1)) - int(prompt.group(2) or prompt.group(3))
     return room if room > 0 else None
+
+
+_ECHO = re.compile(r" \(parameter=\w+, value=.*\)$", re.DOTALL)
+
+
+def refusal_line(message: str, max_model_len: int | None) -> str:
+    """Returns the engine's refusal of a request as one line for the asker.
+
+    A prompt that fills the context to the last token is refused by vLLM for a length of 0, which
+    nobody asked for.
+    """
+    line = " ".join(_ECHO.sub("", message).split())
+    if line.startswith("max_tokens must be at least 1, got 0"):
+        of = f" of {max_model_len} tokens" if max_model_len else ""
+        return f"the prompt fills the model's context{of} and leaves no room for an answer"
+    return line

@@ -217,7 +217,7 @@ def _not_done(key: str, value: Any) -> None:
 
 def _tool_choice(key: str, value: Any) -> None:
     if value not in ("none", "auto"):
-        raise refuse(f"{key} needs tools, and tools need [model] tool_call_parser (comes later)")
+        raise refuse(f"{key} needs tools, which this release does not do yet")
 
 
 def _meaningless(key: str, value: Any) -> None:

@@ -7,6 +7,7 @@ see stands on the command line; keys stand in a file of mode 0600 only, and `des
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import shlex
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from hum_workers.devices import Gpu
 from hum_workers.errors import EngineError
+from hum_workers.redact import HIDDEN, is_secret
 from hum_workers.spec import CellSpec
 from hum_workers.vllm_worker import environment
 from hum_workers.vllm_worker.probe import Engine
@@ -101,7 +103,7 @@ def build(
             *_parallel(egg, extra, cpu=not gpus),
         ],
         env=env,
-        cwd=str(egg.source.parent),
+        cwd=os.path.dirname(os.path.abspath(egg.source)),
         private=str(private),
         files=files,
         uds=str(private / SOCKET_FILE),
@@ -161,6 +163,8 @@ def _flags(egg: VllmEgg, private: Path, known: frozenset[str] | None) -> list[st
             argv.append(f"--{flag}" if on else f"--no-{flag}")
     if egg.model.trust_remote_code:
         argv.append("--trust-remote-code")
+    if egg.model.tool_call_parser is not None:
+        argv += ["--enable-auto-tool-choice", "--tool-call-parser", egg.model.tool_call_parser]
     return argv
 
 
@@ -278,9 +282,7 @@ def canaries(model: str) -> list[dict[str, Any]]:
     return [{**common, "max_tokens": 1}, {**common, "max_tokens": 2, "response_format": box}]
 
 
-_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|_KEY$|^KEY$|AUTH(?!OR)|COOKIE", re.I)
 _USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
-HIDDEN = "***"
 
 
 def describe(spec: CellSpec) -> str:
@@ -288,7 +290,7 @@ def describe(spec: CellSpec) -> str:
 
     By name (environment variables, flags) and by value, wherever it turns up.
     """
-    known = {value for name, value in spec.env.items() if _SECRET_NAME.search(name) and value}
+    known = {value for name, value in spec.env.items() if is_secret(name) and value}
     known |= {value.removeprefix("Bearer ") for value in spec.headers.values()}
     for text in spec.files.values():
         known.update(re.findall(r'"([^"\s]{16,})"', text))
@@ -305,7 +307,7 @@ def describe(spec: CellSpec) -> str:
 
 def _pairs(env: Mapping[str, str]) -> str:
     return " \\\n  ".join(
-        f"{name}={HIDDEN if _SECRET_NAME.search(name) and value else shlex.quote(value)}"
+        f"{name}={HIDDEN if is_secret(name) and value else shlex.quote(value)}"
         for name, value in sorted(env.items())
     )
 

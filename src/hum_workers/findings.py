@@ -1,0 +1,36 @@
+"""What `--check` found: one line each, for a person and for an exit code (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from hum_workers.errors import HumError
+
+Level = Literal["ok", "warning", "error"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    level: Level
+    subject: str
+    """What it is about, the egg's name first where it is of one egg: `small model`, `socket`."""
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.level:<8} {self.subject}: {self.message}"
+
+
+def safely(subject: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+    """Yields what a look finds; its failure becomes a finding, so that the others still run."""
+    try:
+        yield from look()
+    except HumError as error:
+        yield Finding("error", subject, str(error))
+    except Exception as error:
+        yield Finding(
+            "warning", subject, f"could not be looked at: {type(error).__name__}: {error}"
+        )

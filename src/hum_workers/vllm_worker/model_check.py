@@ -1,0 +1,192 @@
+"""What `--check` says of a model before anything is started: its folder, read without torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hum_workers import safetensors
+from hum_workers.findings import Finding, Level
+
+if TYPE_CHECKING:
+    from hum_workers.vllm_worker.egg import VllmEgg
+
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json", "tiktoken.model")
+OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.gguf")
+LENGTHS = (
+    "max_position_embeddings n_positions max_seq_len seq_length max_sequence_length max_seq_length"
+).split()
+DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "half": 2, "float": 4}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model's folder."""
+
+    folder: Path
+    config: dict[str, Any] = field(default_factory=dict)
+    """Of the text model, where a model has several parts."""
+    architectures: tuple[str, ...] = ()
+    weights: int = 0
+    """Bytes of the weight files; 0 when unknown."""
+
+
+def find_folder(egg: VllmEgg, env: Mapping[str, str]) -> Path | None:
+    """Returns the folder of a model on this disk; None for a hub id that is not in the cache."""
+    path = Path(egg.model.path)
+    if path.exists():
+        return path
+    home = env.get("HF_HOME") or os.path.join(
+        env.get("XDG_CACHE_HOME") or os.path.join(env.get("HOME") or "~", ".cache"), "huggingface"
+    )
+    hub = Path(env.get("HF_HUB_CACHE") or os.path.join(home, "hub")).expanduser()
+    entry = hub / f"models--{egg.model.path.replace('/', '--')}"
+    revision = egg.model.revision or "main"
+    reference = entry / "refs" / revision
+    commit = reference.read_text().strip() if reference.is_file() else revision
+    snapshot = entry / "snapshots" / commit
+    return snapshot if snapshot.is_dir() else None
+
+
+def read_model(folder: Path) -> Model:
+    """Returns what the folder's `config.json` says; an empty one when there is none to read."""
+    try:
+        config = msgspec.json.decode((folder / "config.json").read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return Model(folder)
+    named = config.get("architectures")
+    text = config.get("text_config")
+    return Model(
+        folder,
+        text if isinstance(text, dict) else config,
+        tuple(str(name) for name in named) if isinstance(named, list) else (),
+        safetensors.look(folder).size,
+    )
+
+
+def check_model(egg: VllmEgg, env: Mapping[str, str], subject: str) -> Iterator[Finding]:
+    """Yields findings on the model's folder and on what the egg asks of the model."""
+    folder = find_folder(egg, env)
+    if folder is None:
+        if egg.model.download:
+            text = f"{egg.model.path} is not in the cache; it will be fetched at the start"
+            yield Finding("warning", subject, text)
+        else:
+            text = f"{egg.model.path} is not in the cache; set [model] download = true"
+            yield Finding("error", subject, text)
+        return
+    if folder.is_file():
+        yield Finding("ok", subject, f"{folder}: a single file, not looked into")
+        return
+    model = read_model(folder)
+    if not model.config:
+        yield Finding("error", subject, f"{folder}: no config.json that can be read")
+        return
+    wrong = [
+        Finding(level, subject, text)
+        for level, text in (
+            *_weights(folder, dummy="dummy" in " ".join(egg.engine.args)),
+            *_files(folder, template=egg.model.chat_template is not None),
+            *_shape(model, egg.parallel.tensor, egg.parallel.pipeline),
+            *_length(model, egg),
+        )
+    ]
+    yield from wrong
+    if all(finding.level != "error" for finding in wrong):
+        names = ", ".join(model.architectures)
+        size = f", {model.weights / 1024**3:.1f} GiB of weights" if model.weights else ""
+        yield Finding("ok", subject, f"{folder}: {names}{size}")
+
+
+def _weights(folder: Path, *, dummy: bool) -> Iterator[tuple[Level, str]]:
+    found = safetensors.look(folder)
+    for problem in found.problems:
+        yield "error", problem
+    if found.files or dummy:
+        return
+    if any(any(folder.glob(pattern)) for pattern in OTHER_WEIGHTS):
+        yield "warning", f"{folder}: weights are in no safetensors file and are not looked into"
+    else:
+        yield "error", f"{folder}: no weights in it"
+
+
+def _files(folder: Path, *, template: bool) -> Iterator[tuple[Level, str]]:
+    if not any((folder / name).exists() for name in TOKENIZERS):
+        yield "error", f"{folder}: no tokenizer; one of {', '.join(TOKENIZERS[:2])} is needed"
+    elif not template and not _has_template(folder):
+        text = "no chat template, and the engine refuses chats without; set [model] chat_template"
+        yield "error", f"{folder}: {text}"
+
+
+def _has_template(folder: Path) -> bool:
+    names = ("chat_template.jinja", "chat_template.json", "tekken.json")
+    if any((folder / name).exists() for name in names) or (folder / "chat_templates").is_dir():
+        return True
+    try:
+        config = msgspec.json.decode((folder / "tokenizer_config.json").read_bytes())
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return False
+    return isinstance(config, dict) and bool(config.get("chat_template"))
+
+
+def _shape(model: Model, tensor: int, pipeline: int) -> Iterator[tuple[Level, str]]:
+    if not model.architectures:
+        yield "error", f"{model.folder}/config.json: names no architectures"
+    heads, layers = _count(model, "num_attention_heads"), _count(model, "num_hidden_layers")
+    if heads and heads % tensor:
+        fits = [n for n in range(1, heads + 1) if heads % n == 0]
+        text = f"[parallel] tensor is {tensor}, and {heads} attention heads can't be split so"
+        yield "error", f"{text}; {', '.join(map(str, fits))} would do"
+    if layers and layers < pipeline:
+        yield "error", f"[parallel] pipeline is {pipeline}, and the model has {layers} layers"
+    dtype = model.config.get("dtype", model.config.get("torch_dtype"))
+    if dtype is not None and dtype not in DTYPES:
+        yield "warning", f"{model.folder}/config.json: dtype {dtype!r} is not known here"
+
+
+def _length(model: Model, egg: VllmEgg) -> Iterator[tuple[Level, str]]:
+    limit, asked = length_limit(model), egg.model.max_model_len
+    if asked is None or limit is None or asked <= limit:
+        return
+    if egg.engine.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") == "1":
+        yield "warning", f"[model] max_model_len is {asked}, beyond the model's own {limit}"
+        return
+    yield "error", f"[model] max_model_len is {asked}; the model's own limit is {limit}"
+
+
+def length_limit(model: Model) -> int | None:
+    """Returns the longest context that the config allows, stretched by its rope scaling."""
+    lengths = [length for name in LENGTHS if (length := _count(model, name))]
+    if not lengths:
+        return None
+    limit = max(lengths)
+    scaling = model.config.get("rope_scaling") or model.config.get("rope_parameters")
+    factor = scaling.get("factor") if isinstance(scaling, dict) else None
+    if isinstance(factor, int | float) and factor > 1:
+        limit = int(limit * factor)
+    return limit
+
+
+def kv_bytes_per_token(model: Model, cache_dtype: str | None) -> int | None:
+    """Returns the cache that one token takes over all layers; None for models of another build."""
+    config = model.config
+    if any(config.get(key) for key in ("sliding_window", "kv_lora_rank", "layer_types")):
+        return None
+    layers, heads = _count(model, "num_hidden_layers"), _count(model, "num_attention_heads")
+    width = _count(model, "hidden_size")
+    if not layers or not heads or not width:
+        return None
+    size = _count(model, "head_dim") or width // heads
+    dtype = str(config.get("dtype", config.get("torch_dtype", "bfloat16")))
+    each = 1 if (cache_dtype or "").startswith("fp8") else DTYPES.get(dtype, 2)
+    return 2 * layers * (_count(model, "num_key_value_heads") or heads) * size * each
+
+
+def _count(model: Model, key: str) -> int:
+    value = model.config.get(key)
+    return value if isinstance(value, int) and value > 0 else 0
