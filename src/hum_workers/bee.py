@@ -77,7 +77,8 @@ class Bee:
         for nest in self._nests:
             nest.start()
         try:
-            await asyncio.wait({stop, thrum}, return_when=asyncio.FIRST_COMPLETED)
+            ends: set[asyncio.Future[Any]] = {stop, thrum}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if thrum.done():
                 thrum.result()
             await self._drain(stop.result(), drain_timeout)
@@ -85,9 +86,8 @@ class Bee:
             self.kill()
             await self._conversations.close()
             thrum.cancel()
-            await asyncio.wait(
-                {thrum, *(self._loop.create_task(n.buried(KILL_WAIT)) for n in self._nests)}
-            )
+            await asyncio.wait({thrum})
+            await asyncio.gather(*(nest.buried(KILL_WAIT) for nest in self._nests))
 
     def models_changed(self) -> None:
         """Says hello again when what may be advertised is no longer what was said."""

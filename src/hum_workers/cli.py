@@ -27,8 +27,8 @@ class Exit(IntEnum):
     ENGINE = 3
 
 
-EPILOG = """exit codes: 0 stopped as asked; 1 the turn of --prompt failed; 2 the command line, an egg
-or the identity is wrong; 3 the engine can't be started (--prompt and --check only); 130 or 143
+EPILOG = """exit codes: 0 stopped as asked; 1 the turn of --prompt failed; 2 the command line, an
+egg or the identity is wrong; 3 the engine can't be started (--prompt and --check only); 130 or 143
 ended by a second SIGINT or SIGTERM."""
 
 

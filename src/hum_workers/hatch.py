@@ -23,6 +23,8 @@ from hum_workers.upstream import Upstream
 
 HEALTH_POLL = 0.05
 HEALTH_TIMEOUT = 10.0
+DETAIL = 100
+"""Letters of a line of output that go with a stage."""
 
 
 def prepare(spec: CellSpec) -> None:
@@ -85,7 +87,7 @@ class Hatching:
         for mark, stage in self._spec.marks:
             if mark in text:
                 if stage != self._stage:
-                    self._enter(stage, text)
+                    self._enter(stage, text[text.index(mark) :][:DETAIL])
                 return
 
     async def run(self) -> dict[str, Any]:

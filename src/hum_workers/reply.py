@@ -82,7 +82,7 @@ class Reply:
 
     def fail(self, error: TurnError) -> None:
         """Ends the turn with `error`."""
-        tone = {
+        tone: dict[str, Any] = {
             "chi": "error",
             "code": error.code.value,
             "subtype": error.subtype,

@@ -108,7 +108,7 @@ class Tender:
         assert self._tree is not None
         self._hatching = Hatching(spec, upstream, self._stage)
         hatching = asyncio.ensure_future(self._hatching.run())
-        ends = {self._tree.exited, self._silenced}
+        ends: set[asyncio.Future[Any]] = {self._tree.exited, self._silenced}
         try:
             await asyncio.wait({hatching, *ends}, return_when=asyncio.FIRST_COMPLETED)
             if not any(end.done() for end in ends):
