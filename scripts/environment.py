@@ -135,6 +135,7 @@ def install(root: Path, venv: Path, want: dict[str, Any], progress: Progress, lo
         make_venv(venv, log)
     (venv / BUSY).touch()
     (venv / STAMP).unlink(missing_ok=True)
+    progress.stage("resolving dependencies")
     pip = [str(venv / "bin" / "python"), "-m", "pip"]
     what = f"{root}[{','.join(want['extras'])}]"
     pip_install([*pip, "install", "--progress-bar", "off", "-e", what], venv, progress, log)
@@ -175,7 +176,7 @@ def alone(cache: Path, progress: Progress) -> Iterator[None]:
 def stop(number: int, _frame: object) -> None:
     """Turns a signal into an exception, once: a second one must not break the clean-up."""
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, signal.SIG_IGN)
+        signal.signal(each, lambda *_: None)
     raise Interrupted(number)
 
 

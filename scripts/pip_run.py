@@ -14,9 +14,7 @@ from typing import IO
 
 from scripts.progress import Progress
 
-GOT = re.compile(
-    r"\s*(Downloading|Using cached|Processing) (?:\S*/)?(\S+?)(?:\.metadata)?( \(.*\))?$"
-)
+GOT = re.compile(r"\s*(Downloading|Using cached|Processing) (?:\S*/)?(\S+)(?: (\([\d.]+ \w+\)))?")
 WHEEL = re.compile(r"([A-Za-z0-9_.]+)-([^-]+)(?:-\S*\.whl|\.tar\.gz|\.zip)$")
 GRACE = 5.0
 """Seconds that pip has to go after SIGTERM: it removes its temporary files."""
@@ -28,16 +26,18 @@ class PipFailed(Exception):
 
 def condense(line: str) -> str | None:
     """Returns what one line of pip's output has to say to a person, None for nothing."""
-    if line.startswith(("Successfully", "WARNING: Retrying")):
-        return line if len(line) < 100 else f"{line.split(' ', 2)[0].lower()} done"
+    if line.startswith("WARNING: Retrying"):
+        return line[:100]
     got = GOT.match(line)
     if got is None or ".metadata" in line:
         return None
     wheel = WHEEL.match(got[2])
     if wheel is None:
         return None
-    how = {"Using cached": "from the cache", "Processing": "local"}.get(got[1], "downloading")
-    return f"{wheel[1]} {wheel[2]}{got[3] or ''}, {how}"
+    how = {"Using cached": "from the cache", "Processing": "from a local folder"}.get(
+        got[1], "downloading"
+    )
+    return " ".join(part for part in (wheel[1], f"{wheel[2]},", how, got[3]) if part)
 
 
 def installed(venv: Path) -> int:
@@ -52,7 +52,6 @@ def pip_install(command: list[str], venv: Path, progress: Progress, log: IO[str]
         PipFailed: it ended with an error.
     """
     environment = os.environ | {"PYTHONUNBUFFERED": "1", "PIP_NO_INPUT": "1", "NO_COLOR": "1"}
-    progress.stage("resolving dependencies" if "install" in command else "removing packages")
     child = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

@@ -22,7 +22,7 @@ class Progress:
     A context manager: leaving it ends the heartbeat and clears the status line.
     """
 
-    def __init__(self, out: IO[str] | None = None, *, beat: float = 10.0) -> None:
+    def __init__(self, out: IO[str] | None = None, *, beat: float = 5.0) -> None:
         self._out = sys.stdout if out is None else out
         self._tty = self._out.isatty()
         self._beat = 1.0 if self._tty else beat
