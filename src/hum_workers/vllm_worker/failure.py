@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 LONGEST = 300
 NOTHING = "the engine ended and said nothing"
@@ -79,9 +80,13 @@ def _errors(lines: Sequence[_Line]) -> Iterator[tuple[int, str]]:
         kind, message = match["kind"].rpartition(".")[2], (match["message"] or "").strip()
         if _PYDANTIC.match(message):
             message = _pydantic(lines[index + 1 :])
-        elif message.endswith(":") or not message:
-            message = f"{message} {_next(lines[index + 1 :], line.depth)}".strip()
-        if message and not _GENERIC.search(message):
+        elif message.endswith(":"):
+            message = f"{message} {_next(lines[index + 1 :], line.depth)}"
+        if kind in ("CancelledError", "KeyboardInterrupt"):
+            continue
+        if not message:
+            yield line.depth, f"{kind}: {_asserted(lines[:index])}".removesuffix(": ")
+        elif not _GENERIC.search(message):
             plain = kind in _SPEAK_FOR_THEMSELVES
             yield line.depth, message if plain else f"{kind}: {message}"
 
@@ -90,18 +95,26 @@ def _pydantic(following: Sequence[_Line]) -> str:
     """Returns the first complaint of a validation error; a field's name stands before it."""
     field = ""
     for line in following[:3]:
-        text = line.text
-        if "[type=" not in text:
-            field = text.strip()
-            continue
-        message = text.partition(" [type=")[0].strip().removeprefix("Value error, ")
-        named = field and not text.strip().startswith(("Value error,", "Assertion failed,"))
-        return f"{field}: {message}" if named else message
+        text = line.text.strip()
+        plain = text.removeprefix("Value error, ").removeprefix("Assertion failed, ")
+        if plain != text or " [type=" in text:
+            message = plain.partition(" [type=")[0]
+            return f"{field}: {message}" if field and plain == text else message
+        field = text
     return ""
 
 
 def _next(following: Sequence[_Line], depth: int) -> str:
-    return following[0].text.strip() if following and following[0].depth == depth else ""
+    """Returns the lines of the same process that go on with a message."""
+    going_on = takewhile(lambda line: line.depth == depth and line.text.strip(), following[:4])
+    return " ".join(line.text.strip() for line in going_on)
+
+
+def _asserted(before: Sequence[_Line]) -> str:
+    """Returns the statement that failed, where a bare AssertionError follows its traceback."""
+    source = next((line for line in reversed(before[-2:]) if set(line.text.strip()) - {"^"}), None)
+    text = source.text.strip() if source else ""
+    return text if text.startswith(("assert ", "raise ")) else ""
 
 
 def _fallback(lines: Sequence[_Line]) -> str:

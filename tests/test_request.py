@@ -1,0 +1,88 @@
+"""Chat requests, and how long an answer they may ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from hum_workers.errors import TurnError
+from hum_workers.prompt import parse_prompt
+from hum_workers.request import (
+    chat_request,
+    fit_max_tokens,
+    refusal_line,
+    room_from_refusal,
+    to_json,
+)
+
+
+def request(sampling: dict[str, Any] | None = None, **limits: int | None) -> dict[str, Any]:
+    prompt = parse_prompt({"sid": "s", "modelId": "alias", "text": "hi", "sampling": sampling})
+    return chat_request(prompt, model="served", **limits)
+
+
+def test_every_request_streams_with_usage_and_the_served_name() -> None:
+    assert msgspec.json.decode(to_json(request({"topP": 0.5}))) == {
+        "model": "served",
+        "messages": [{"role": "user", "content": "hi"}],
+        "top_p": 0.5,
+        "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "default", "context", "sent"),
+    [
+        (None, None, 2048, None),
+        (None, 512, 2048, 512),
+        (9, 512, 2048, 9),
+        (100_000, 512, 2048, 2048),
+        (None, 4096, 2048, 2048),
+        (100_000, None, None, 100_000),
+    ],
+)
+def test_a_length_is_cut_to_the_context(
+    asked: int | None, default: int | None, context: int | None, sent: int | None
+) -> None:
+    assert fit_max_tokens(asked, default, context) == sent
+
+
+def test_a_least_length_never_exceeds_what_is_asked_for() -> None:
+    body = request({"minTokens": 400}, max_model_len=2048, default_max_tokens=16)
+    assert (body["min_tokens"], body["max_tokens"]) == (16, 16)
+
+
+CONTEXT = "This model's maximum context length is "
+
+
+@pytest.mark.parametrize(
+    ("message", "room"),
+    [
+        (f"too large: 5000. {CONTEXT}2048 tokens and your request has 38 input tokens", 2010),
+        (f"{CONTEXT}4097 tokens. However, you requested 4160 tokens (64 in the messages,", 4033),
+        (f"{CONTEXT}512 tokens. However, your prompt contains at least 513 input tokens,", None),
+        (f"{CONTEXT}512 tokens. However, your prompt contains 600 input tokens, which", None),
+        ("temperature must be in [0, 2], got 3.0.", None),
+    ],
+)
+def test_the_room_is_read_from_a_refusal(message: str, room: int | None) -> None:
+    assert room_from_refusal(message) == room
+
+
+def test_a_refusal_is_one_line_without_the_value_that_was_sent() -> None:
+    said = "top_p must be in (0, 1], got 0. (parameter=top_p, value=secret\n)"
+    assert refusal_line(said, 512) == "top_p must be in (0, 1], got 0."
+
+
+def test_a_prompt_that_fills_the_context_is_named_as_such() -> None:
+    """vLLM 0.32 refuses it for a length of 0, tried with a prompt of 512 of 512 tokens."""
+    said = "max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)"
+    assert "fills the model's context of 512 tokens" in refusal_line(said, 512)
+
+
+def test_half_a_surrogate_pair_is_a_bad_prompt() -> None:
+    with pytest.raises(TurnError, match="can't be written as JSON"):
+        to_json({"messages": [{"role": "user", "content": "\ud83d"}]})
