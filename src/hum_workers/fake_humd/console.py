@@ -65,9 +65,10 @@ class Console:
         await self._humd.restart(down_for=float(seconds or 0))
         return "restarted"
 
-    async def _stall(self, seconds: str) -> str:
+    async def _stall(self, text: str) -> str:
+        seconds = float(text)
         self._humd.stall()
-        await asyncio.sleep(float(seconds or 1))
+        await asyncio.sleep(seconds)
         self._humd.resume()
         return "goes on"
 
