@@ -93,7 +93,7 @@ def _hatch(
             egg = _validate(document, model, wrong)
         except ValidationError:
             return None, mistakes
-    egg._source = document.source
+    egg._source = document.source.absolute()
     mistakes.extend(
         document.mistake(flaw.path, flaw.message, at_key=flaw.at_key)
         for flaw in egg.flaws()

@@ -188,7 +188,7 @@ class Egg(Table):
 
     @property
     def source(self) -> Path:
-        """The file it was read from, as it was named."""
+        """The file it was read from, absolute."""
         return self._source
 
     @property
@@ -218,7 +218,7 @@ class Egg(Table):
                 (("limits", "max_waiting"),),
             )
         for name in self.engine.env:
-            if not re.match(r"^[A-Za-z_][A-Za-z0-9_]*$", name):
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
                 message = "is no name of a variable: letters, digits and underscores"
                 yield Flaw(("engine", "env", name), message, at_key=True)
 

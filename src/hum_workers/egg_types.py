@@ -77,7 +77,7 @@ def _url(value: str) -> str:
 
 
 def _name(value: str) -> str:
-    if not re.match(r"^[a-z0-9][a-z0-9._-]{0,63}$", value):
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,63}", value):
         raise ValueError("must be 1 to 64 of a-z, 0-9, dot, dash and underscore")
     return value
 

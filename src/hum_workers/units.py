@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-SIZE_PATTERN = r"^\d+(\.\d+)?(B|KiB|MiB|GiB|TiB|KB|MB|GB|TB)$"
-DURATION_PATTERN = r"^(\d+(\.\d+)?(ms|s|m|h|d))+$"
-CPUS_PATTERN = r"^\d+(-\d+)?(,\d+(-\d+)?)*$"
+SIZE_PATTERN = r"^[0-9]+(\.[0-9]+)?(B|KiB|MiB|GiB|TiB|KB|MB|GB|TB)$"
+DURATION_PATTERN = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+$"
+CPUS_PATTERN = r"^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$"
 
 _SIZES = {
     "B": 1,
@@ -20,8 +20,8 @@ _SIZES = {
     "TB": 10**12,
 }
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_LAX_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(?:b|bytes?)?\s*$", re.IGNORECASE)
-_LAX_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*$", re.IGNORECASE)
+_LAX_SIZE = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)(?:b|bytes?)?\s*$", re.IGNORECASE)
+_LAX_DURATION = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*$", re.IGNORECASE)
 _MAX_SIZE = 1 << 60
 _MAX_SECONDS = 10 * 365 * 86400.0
 _MAX_CPU = 8191
@@ -33,7 +33,7 @@ def parse_size(text: object) -> int:
     Raises:
         ValueError: not a number and a unit, or above 1024 PiB.
     """
-    if not isinstance(text, str) or not re.match(SIZE_PATTERN, text):
+    if not isinstance(text, str) or not re.fullmatch(SIZE_PATTERN, text):
         raise ValueError(f'is no size: write a number and a unit, like "4GiB"{_near_size(text)}')
     number, unit = re.split(r"(?<=\d)(?=[A-Z])", text)
     size = round(float(number) * _SIZES[unit])
@@ -48,7 +48,7 @@ def parse_duration(text: object) -> float:
     Raises:
         ValueError: not numbers with units, or above ten years.
     """
-    if not isinstance(text, str) or not re.match(DURATION_PATTERN, text):
+    if not isinstance(text, str) or not re.fullmatch(DURATION_PATTERN, text):
         raise ValueError(
             f'is no duration: write a number and a unit, like "300s" or "5m"{_near_duration(text)}'
         )
@@ -65,7 +65,7 @@ def parse_cpus(text: object) -> str:
     Raises:
         ValueError: not a list of numbers and ranges, or a range that runs backwards.
     """
-    if not isinstance(text, str) or not re.match(CPUS_PATTERN, text):
+    if not isinstance(text, str) or not re.fullmatch(CPUS_PATTERN, text):
         raise ValueError('is no list of CPUs: write numbers and ranges, like "0-3,8"')
     cpus: set[int] = set()
     for part in text.split(","):

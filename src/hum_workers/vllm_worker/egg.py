@@ -34,7 +34,7 @@ def _model_path(value: str, info: ValidationInfo) -> str:
         return str(path)
     if value.startswith(_PATH_LIKE) or value in (".", "..") or value.endswith(".gguf"):
         raise ValueError(f"{path} does not exist")
-    if not _HUB_ID.match(value):
+    if not _HUB_ID.fullmatch(value):
         raise ValueError(f"{path} does not exist, and it is no hub id like organisation/name")
     return value
 
@@ -66,9 +66,9 @@ def _gpu(value: object) -> str:
             raise ValueError(f"{value} is no index of a GPU; they count from 0")
         return str(value)
     if isinstance(value, str):
-        if _GPU_UUID.match(value):
+        if _GPU_UUID.fullmatch(value):
             return value
-        if value.isdigit():
+        if re.fullmatch("[0-9]+", value):
             raise ValueError(f'must be a number without quotes: {value}, not "{value}"')
     raise ValueError('must be an index, a UUID like "GPU-5f3c…" as nvidia-smi -L shows, or a list')
 
@@ -178,7 +178,8 @@ class Placement(Table):
             }
         ),
     ] = Field(
-        default=[], description="Index, UUID or a list. Default: what is there, else the CPU."
+        default_factory=list,
+        description="Index, UUID or a list. Default: what is there, else the CPU.",
     )
 
 

@@ -50,7 +50,7 @@ WORKER = {
     "--grpc": "the worker needs the engine's HTTP server",
     "--ssl-keyfile": "the engine listens on a private socket",
     "--ssl-certfile": "the engine listens on a private socket",
-    "--shutdown-timeout": "use lifecycle.stop_grace",
+    "--shutdown-timeout": "it is set from lifecycle.drain_timeout",
     "--nnodes": "a cell stands on one host",
     "-n": "a cell stands on one host",
     "--node-rank": "a cell stands on one host",
