@@ -30,7 +30,8 @@ _GENERIC = re.compile(
     r"|encountered an issue|\bcancell?ed\b|see root cause above|see stack trace above",
     re.IGNORECASE,
 )
-_DIED = re.compile(r"died unexpectedly")
+_DIED = re.compile(r"died unexpectedly|(?:workerproc|engine core) initialization failed", re.I)
+DIED = "a process of the engine died without a word while it started; was it killed for memory?"
 _NOISE = re.compile(r"nanobind|resource_tracker|leaked|warnings\.warn|^usage:|^\s*$", re.IGNORECASE)
 _SPEAK_FOR_THEMSELVES = (
     "ValueError RuntimeError AssertionError Exception ValidationError VLLMValidationError "
@@ -119,9 +120,8 @@ def _asserted(before: Sequence[_Line]) -> str:
 
 def _fallback(lines: Sequence[_Line]) -> str:
     """Returns what is left without an exception: a death, an error line, the last words."""
-    for line in lines:
-        if _DIED.search(line.text):
-            return f"{line.text.strip()}; was it killed for memory?"
+    if any(_DIED.search(line.text) for line in lines):
+        return DIED
     for line in lines:
         if line.level in ("ERROR", "CRITICAL") and line.text.strip():
             return line.text.strip()
