@@ -14,14 +14,26 @@ from collections.abc import Callable
 SHORTEST_WAIT = 0.001
 """Seconds. A uvloop timer below 1 ms fires at once, and a loop on one spins."""
 UNREAD_WAIT = 0.005
-"""Seconds between two looks at a socket that humd does not read."""
+"""Seconds between two looks at a socket that humd does not read; fewer in the beginning."""
 _UNPACED = 1 << 30
+_ROUNDING = 1e-6
+"""Of a token: sums of floats may miss a whole one by less than this. It is accounted for."""
 
 
 class Bucket:
     """`rate` tones a second, `burst` at once; rate 0 lets everything pass."""
 
-    __slots__ = ("_ask_at", "_last", "_now", "_tokens", "_unread", "all_read", "burst", "rate")
+    __slots__ = (
+        "_ask_at",
+        "_last",
+        "_now",
+        "_tokens",
+        "_unread",
+        "_wrote",
+        "all_read",
+        "burst",
+        "rate",
+    )
 
     def __init__(self, rate: float, burst: int, now: Callable[[], float]) -> None:
         if rate < 0 or burst < 1:
@@ -32,7 +44,7 @@ class Bucket:
         """Says whether humd has read all that was written; set by who owns the socket."""
         self._now = now
         self._tokens = float(burst)
-        self._last = now()
+        self._last = self._wrote = now()
         self._unread = 0
         # A look costs a system call: one for every few tones is enough, and what was written
         # since the last one is all that the burst is short of.
@@ -45,13 +57,14 @@ class Bucket:
         self._refill()
         if self._unread >= self._ask_at and self.all_read():
             self._unread = 0
-        return int(self._tokens)
+        return int(self._tokens + _ROUNDING)
 
     def take(self, count: int) -> None:
         """Notes that `count` tones are being written, no more than the allowance."""
-        if self.rate:
+        if self.rate and count:
             self._tokens -= count
             self._unread += count
+            self._wrote = self._last
 
     def wait(self) -> float:
         """Returns the seconds until one more tone may go, at least `SHORTEST_WAIT`."""
@@ -59,7 +72,9 @@ class Bucket:
             return SHORTEST_WAIT
         self._refill()
         if self._unread >= self.burst:
-            return UNREAD_WAIT
+            if not self.all_read():
+                return max(SHORTEST_WAIT, min(UNREAD_WAIT, (self._last - self._wrote) / 4))
+            self._unread = 0
         return max(SHORTEST_WAIT, (1 - self._tokens) / self.rate)
 
     def forget_unread(self) -> None:

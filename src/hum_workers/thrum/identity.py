@@ -13,6 +13,7 @@ import hashlib
 import os
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -79,17 +80,15 @@ class Identity:
             IdentityError: the key is unusable, or another bee runs with it.
         """
         path = key_path(hive, name, state_home)
-        try:
+        with _named(path):
             if not path.exists():
                 _create(path)
             fd = _locked(path)
-        except OSError as error:
-            raise IdentityError(f"bee key {path} can't be used: {error.strerror}") from error
-        try:
-            return cls(path, _seed(fd, path), fd)
-        except BaseException:
-            os.close(fd)
-            raise
+            try:
+                return cls(path, _seed(fd, path), fd)
+            except BaseException:
+                os.close(fd)
+                raise
 
     @staticmethod
     def peek(hive: str, name: str | None, state_home: Path) -> Peeked:
@@ -99,22 +98,29 @@ class Identity:
             IdentityError: the key is unusable.
         """
         path = key_path(hive, name, state_home)
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return Peeked(path=path, hid=None, held=False)
-        except OSError as error:
-            raise IdentityError(f"bee key {path} can't be used: {error.strerror}") from error
-        try:
-            return Peeked(path=path, hid=hid_of(_seed(fd, path)), held=not _try_lock(fd))
-        finally:
-            os.close(fd)
+        with _named(path):
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return Peeked(path=path, hid=None, held=False)
+            try:
+                return Peeked(path=path, hid=hid_of(_seed(fd, path)), held=not _try_lock(fd))
+            finally:
+                os.close(fd)
 
     def close(self) -> None:
         """Gives the lock back. Safe to call twice."""
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise IdentityError(f"bee key {path} can't be used: {error.strerror}") from error
 
 
 def _create(path: Path) -> None:
