@@ -1,0 +1,136 @@
+"""Models judged by their folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hum_workers.findings import Finding
+from hum_workers.vllm_worker import model_check
+from hum_workers.vllm_worker.model_check import (
+    Model,
+    check_model,
+    find_folder,
+    kv_bytes_per_token,
+    length_limit,
+)
+from tests.vllm_worker.hatchery import CONFIG, egg, model_folder, safetensors
+
+DUMMY = "[engine]\nargs = ['--load-format', 'dummy']"
+
+
+def findings(folder: Path, text: str = DUMMY, *, model: Path | None = None) -> list[Finding]:
+    return list(check_model(egg(folder, text, model=model), {}, "small model"))
+
+
+def errors(folder: Path, text: str = DUMMY, *, model: Path | None = None) -> str:
+    found = findings(folder, text, model=model)
+    assert all(finding.level == "error" for finding in found)
+    return "\n".join(finding.message for finding in found)
+
+
+def test_a_whole_model_is_one_ok(tmp_path: Path) -> None:
+    model = model_folder(tmp_path / "m")
+    safetensors(model / "model.safetensors", {"a": 1024})
+    (found,) = findings(tmp_path, "", model=model)
+    assert found.level == "ok"
+    assert "LlamaForCausalLM, 0.0 GiB of weights" in found.message
+
+
+def test_a_model_without_weights_needs_the_dummy_format(tmp_path: Path) -> None:
+    assert "no weights in it" in errors(tmp_path, "")
+    assert findings(tmp_path)[0].level == "ok"
+
+
+def test_weights_of_another_format_are_not_looked_into(tmp_path: Path) -> None:
+    model = model_folder(tmp_path / "m")
+    (model / "pytorch_model.bin").write_bytes(b"")
+    assert findings(tmp_path, "", model=model)[0].level == "warning"
+
+
+def test_a_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
+    model = model_folder(tmp_path / "m")
+    file = safetensors(model / "model.safetensors", {"a": 1024})
+    file.write_bytes(file.read_bytes()[:500])
+    assert f"{file} is cut off: 500 of 1,0" in errors(tmp_path, "", model=model)
+
+
+def test_a_folder_without_a_config_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    assert "no config.json that can be read" in errors(tmp_path, model=tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    ("absent", "said"),
+    [("tokenizer.json", "no tokenizer"), ("chat_template.jinja", "no chat template")],
+)
+def test_what_a_chat_needs_is_looked_for(tmp_path: Path, absent: str, said: str) -> None:
+    model = model_folder(tmp_path / "m")
+    (model / absent).unlink()
+    assert said in errors(tmp_path, model=model)
+
+
+def test_a_chat_template_may_stand_elsewhere(tmp_path: Path) -> None:
+    model = model_folder(tmp_path / "m")
+    (model / "chat_template.jinja").unlink()
+    (model / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
+    assert findings(tmp_path, model=model)[0].level == "ok"
+    (model / "tokenizer_config.json").unlink()
+    text = f"chat_template = '{{{{ messages }}}}'\n{DUMMY}"
+    assert findings(tmp_path, text, model=model)[0].level == "ok"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[parallel]\ntensor = 3", "tensor is 3, and 8 attention heads can't be split so; 1, 2, 4"),
+        ("[parallel]\npipeline = 5", "pipeline is 5, and the model has 4 layers"),
+        ("max_model_len = 9000", "max_model_len is 9000; the model's own limit is 4096"),
+    ],
+)
+def test_what_the_model_can_not_do_is_told(tmp_path: Path, text: str, said: str) -> None:
+    assert said in errors(tmp_path, f"{text}\n{DUMMY}")
+
+
+def test_a_length_beyond_the_model_may_be_insisted_on(tmp_path: Path) -> None:
+    text = f"max_model_len = 9000\n{DUMMY}\nenv = {{ VLLM_ALLOW_LONG_MAX_MODEL_LEN = '1' }}"
+    assert findings(tmp_path, text)[0].level == "warning"
+
+
+def test_rope_scaling_stretches_the_limit() -> None:
+    assert length_limit(Model(Path(), CONFIG)) == 4096
+    stretched = CONFIG | {"rope_scaling": {"factor": 4.0, "rope_type": "yarn"}}
+    assert length_limit(Model(Path(), stretched)) == 16384
+    assert length_limit(Model(Path(), {})) is None
+
+
+def test_the_cache_of_a_token_is_computed_for_plain_models_only() -> None:
+    assert kv_bytes_per_token(Model(Path(), CONFIG), None) == 2 * 4 * 4 * 32 * 2
+    assert kv_bytes_per_token(Model(Path(), CONFIG), "fp8") == 2 * 4 * 4 * 32
+    assert kv_bytes_per_token(Model(Path(), CONFIG | {"kv_lora_rank": 8}), None) is None
+
+
+def test_a_model_of_several_parts_is_judged_by_its_text_part(tmp_path: Path) -> None:
+    model = model_folder(tmp_path / "m", text_config={"num_attention_heads": 6})
+    assert model_check.read_model(model).config == {"num_attention_heads": 6}
+
+
+def test_a_hub_id_is_looked_for_in_the_cache(tmp_path: Path) -> None:
+    hub = tmp_path / "hub" / "models--org--name"
+    snapshot = model_folder(hub / "snapshots" / "abc")
+    (hub / "refs").mkdir()
+    (hub / "refs" / "main").write_text("abc\n")
+    asked = egg(tmp_path, model=Path("org/name"))
+    assert find_folder(asked, {"HF_HUB_CACHE": str(tmp_path / "hub")}) == snapshot
+    assert find_folder(asked, {"HF_HOME": str(tmp_path)}) == snapshot
+    assert find_folder(asked, {"HOME": str(tmp_path)}) is None
+
+
+def test_a_hub_id_that_is_not_cached_needs_a_download(tmp_path: Path) -> None:
+    env = {"HOME": str(tmp_path)}
+    (found,) = check_model(egg(tmp_path, model=Path("org/name")), env, "small model")
+    assert (found.level, "download = true" in found.message) == ("error", True)
+    asked = egg(tmp_path, "download = true", model=Path("org/name"))
+    (found,) = check_model(asked, env, "small model")
+    assert found.level == "warning"
