@@ -99,10 +99,22 @@ def sweep(parent: Path, age: float = SWEEP_AGE) -> list[Path]:
     return swept
 
 
+def sweep_after(pid: int) -> None:
+    """Removes the empty folders of one process of ours that is known to be dead."""
+    for own in folders():
+        for parent in (own, own.parent) if own is not None else ():
+            for folder in parent.glob(f"{PREFIX}*-{pid}-*"):
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+
+
 def write(path: Path, value: str) -> None:
     """Writes a control file. Raises: OSError."""
-    with path.open("wb", buffering=0) as file:
-        file.write(value.encode())
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, value.encode())
+    finally:
+        os.close(fd)
 
 
 def limit_memory(folder: Path, size: int) -> None:
@@ -131,14 +143,13 @@ class CellGroup:
     """The folders of one cell; at most one in v2 and one in the v1 memory controller."""
 
     def __init__(self, name: str, parents: list[Path], memory: int | None) -> None:
-        self._parents = parents
         self._memory = memory
         self.folders = [parent / folder_name(name) for parent in parents]
 
     def create(self) -> None:
         """Makes the folders and sets the limit. Raises: OSError."""
-        for parent, folder in zip(self._parents, self.folders, strict=True):
-            sweep(parent)
+        for folder in self.folders:
+            sweep(folder.parent)
             folder.mkdir(exist_ok=True)
             if self._memory is not None and has_memory(folder):
                 limit_memory(folder, self._memory)

@@ -25,6 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ctypes
 
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 CAN_T_RUN = 127
 POLL_MS = 20  # between two rounds of killing, for members that a signal alone can't end
 
@@ -93,8 +94,9 @@ class Guard:
 
     def prepare(self) -> None:
         """Makes this process deaf to stops, able to reap, and a member of its cgroups."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_IGN)
+        # Blocked, not ignored: an order that comes between fork and exec then waits for the engine.
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         os.set_blocking(self.options.control, False)
         os.set_inheritable(self.options.control, False)
         self.wake, wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -106,8 +108,9 @@ class Guard:
                 self.say("note", "no /proc: members that left the engine's group can't be found")
         for path in self.options.cgroups:
             try:
-                with open(os.path.join(path, "cgroup.procs"), "wb", buffering=0) as procs:
-                    procs.write(b"0")
+                procs = os.open(os.path.join(path, "cgroup.procs"), os.O_WRONLY)
+                os.write(procs, b"0")
+                os.close(procs)
             except OSError as error:
                 self.say("note", f"can't enter the cgroup {path}: {error.strerror}")
 
@@ -142,7 +145,7 @@ class Guard:
             self.libc.prctl(1, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != guard:
                 return
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+        for number in (*STOPS, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         self.limit()

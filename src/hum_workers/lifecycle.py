@@ -81,7 +81,7 @@ class EngineTree:
         self.engine_pid: int | None = None
         """Host pid of the engine's main process; None when /proc does not show it."""
         self.exited: asyncio.Future[Exit] = self._loop.create_future()
-        """How the engine's main process ended; how the guard did, when that went first."""
+        """How the engine's main process ended; SIGKILL where the guard did not live to tell."""
         self.notes: list[str] = []
         """What the guard could not do as asked."""
         self.memory_watched = confinement.memory_watched
@@ -284,14 +284,13 @@ class EngineTree:
 
     def _guard_ended(self, ended: asyncio.Future[int]) -> None:
         self._link.hear()
-        end = Exit.of(ended.result())
         if not self._spawned.done():
             self.output.pump()
             why = (self.output.lines() or ["it said nothing"])[-1]
             self._spawned.set_exception(
                 EngineError(f"the guard ended before the engine ran: {why}")
             )
-        self._settle(end)
+        self._settle(Exit(signal=signal.SIGKILL))
         self._sweep()
 
     def _sweep(self, delay: float = TICK) -> None:

@@ -12,7 +12,7 @@ import os
 import signal
 from collections.abc import Mapping
 
-from hum_workers import child, proc
+from hum_workers import cgroup, child, proc
 from hum_workers.proc import Stat
 
 TICK = 0.05
@@ -41,7 +41,8 @@ def reap(found: list[Stat]) -> None:
 async def end_orphans(session: int, timeout: float = 5.0) -> list[Stat]:
     """Kills what a dead child left behind, as orphans of ours or in the session it led.
 
-    Returns who is still alive after `timeout` seconds: the kernel holds it.
+    `session` is the pid it had; its cgroups are removed as well. Returns who is still alive after
+    `timeout` seconds: the kernel holds it.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
@@ -54,6 +55,7 @@ async def end_orphans(session: int, timeout: float = 5.0) -> list[Stat]:
             found += [s for s in table.values() if s.session == session and s.pid not in known]
         left = [stat for stat in found if stat.alive]
         if not left or loop.time() >= deadline:
+            cgroup.sweep_after(session)
             return left
         for stat in left:
             proc.send(stat, signal.SIGKILL)
