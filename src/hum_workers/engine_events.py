@@ -165,20 +165,7 @@ class ChatStream:
             self._texts.append(text)
         if delta.tool_calls:
             self._flush(out)
-            out.extend((Mmm.TOOL, self._tool(call)) for call in delta.tool_calls)
-
-    def _tool(self, call: _ToolCall) -> dict[str, Any]:
-        function = call.function or _Function()
-        piece = {
-            "index": call.index,
-            "id": call.id or "",
-            "name": function.name or "",
-            "arguments": function.arguments or "",
-        }
-        if self._decoded_loosely:
-            for key in ("id", "name", "arguments"):
-                piece[key] = _mend(str(piece[key]))
-        return piece
+            out.extend((Mmm.TOOL, _tool(call)) for call in delta.tool_calls)
 
     def _switch(self, kind: Mmm, out: list[Event]) -> None:
         self._flush(out)
@@ -229,13 +216,23 @@ class ChatStream:
             self._fail(out, ErrorCode.ENGINE_ERROR, "the engine failed while it generated")
         else:
             self._flush(out)
-            out.append((Mmm.FINISH, {"reason": reason, "usage": self.usage}))
+            out.append((Mmm.FINISH, {"reason": one_line(_mend(reason)), "usage": self.usage}))
             self.done = True
 
     def _fail(self, out: list[Event], code: ErrorCode, message: str) -> None:
         self._flush(out)
         out.append((Mmm.ERROR, {"code": code, "message": message, "usage": self.usage}))
         self.done = True
+
+
+def _tool(call: _ToolCall) -> dict[str, Any]:
+    function = call.function or _Function()
+    return {
+        "index": call.index,
+        "id": _mend(call.id or ""),
+        "name": _mend(function.name or ""),
+        "arguments": _mend(function.arguments or ""),
+    }
 
 
 def refusal(status: int, body: bytes) -> tuple[ErrorCode, str]:
