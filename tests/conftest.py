@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.liveness import Liveness
+
 
 @pytest.fixture
 def short_dir() -> Iterator[Path]:
@@ -16,3 +18,10 @@ def short_dir() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="hum-", dir="/tmp"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def alive(short_dir: Path) -> Iterator[Liveness]:
+    """A socket that the members of a scripted tree hold for as long as they live."""
+    with Liveness(short_dir) as liveness:
+        yield liveness

@@ -6,22 +6,13 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from hum_workers import child, proc
 from hum_workers.child import Child, any_end, spawn
 from tests.liveness import WAIT, Liveness
-
-WILD = str(Path(__file__).parent / "fakes" / "wild_tree.py")
-
-
-@pytest.fixture
-def alive(short_dir: Path) -> Iterator[Liveness]:
-    with Liveness(short_dir) as liveness:
-        yield liveness
+from tests.trees import WILD
 
 
 def python(code: str, stdout: int | None = None) -> Child:

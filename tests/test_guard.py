@@ -13,13 +13,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hum_workers import guard, guard_link
 from tests.liveness import WAIT, Liveness
+from tests.trees import WILD
 
-WILD = str(Path(__file__).parent / "fakes" / "wild_tree.py")
 FACTS = """
 import json, os, resource, signal
 with open("/proc/self/status") as status:
@@ -39,12 +40,12 @@ print(json.dumps({
 class Guarded:
     """A guard that was started, and our end of its socket."""
 
-    def __init__(self, argv: Sequence[str], **options: object) -> None:
+    def __init__(self, argv: Sequence[str], prefix: Sequence[str] = (), **options: Any) -> None:
         self.control, theirs = socket.socketpair()
         self.control.settimeout(WAIT)
-        command = guard_link.command(theirs.fileno(), argv, **options)  # type: ignore[arg-type]
+        command = guard_link.command(theirs.fileno(), argv, **options)
         self.process = subprocess.Popen(
-            command,
+            [*prefix, *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -66,7 +67,7 @@ class Guarded:
 
 
 @contextmanager
-def guarded(argv: Sequence[str], **options: object) -> Iterator[Guarded]:
+def guarded(argv: Sequence[str], **options: Any) -> Iterator[Guarded]:
     """Starts a guard; nothing of it outlives the block."""
     it = Guarded(argv, **options)
     try:
@@ -76,14 +77,16 @@ def guarded(argv: Sequence[str], **options: object) -> Iterator[Guarded]:
         it.output()
 
 
-@pytest.fixture
-def alive(short_dir: Path) -> Iterator[Liveness]:
-    with Liveness(short_dir) as liveness:
-        yield liveness
-
-
 def python(code: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", code]
+
+
+def without_proc() -> list[str]:
+    """Returns how to run a program that finds nothing in /proc, or skips."""
+    hidden = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
+    if subprocess.run([*hidden, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no mount namespaces here to hide /proc in")
+    return hidden
 
 
 def test_it_says_the_engines_exit_code_and_ends_with_it() -> None:
@@ -184,6 +187,21 @@ async def test_an_interrupt_and_a_stop_before_the_engine_runs_are_not_lost() -> 
         it.control.send(b"T")
         words = await asyncio.to_thread(it.words)
     assert words[-1] == "exit -15"
+
+
+def test_cpus_that_this_machine_has_not_are_a_sentence() -> None:
+    with guarded(["true"], cpus="8000-8001") as it:
+        assert it.words()[0] == "failed can't run true: no CPU of 8000-8001 can be used here"
+
+
+async def test_without_proc_it_says_so_and_still_kills_the_engines_group(alive: Liveness) -> None:
+    argv = [sys.executable, WILD, str(alive.path), "--deaf", "yes", "--escaped", "0"]
+    with guarded(argv, prefix=without_proc()) as it:
+        await alive.appear(2)
+        it.control.send(b"K")
+        await alive.all_dead(5)
+        note, *_ = it.words()
+        assert note == "note no /proc: members that left the engine's group can't be found"
 
 
 def test_a_list_of_cpus_may_hold_ranges() -> None:

@@ -5,13 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import json
 import os
-import shutil
 import signal
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,31 +16,10 @@ import pytest
 import uvloop
 
 from hum_workers import confine, lifecycle, proc
-from hum_workers.cgroup import PREFIX, CellGroup, folders, sweep_after
+from hum_workers.cgroup import CellGroup
 from hum_workers.errors import EngineError
 from tests.liveness import WAIT, Liveness, process_end
-
-FAKES = Path(__file__).parent / "fakes"
-SRC = Path(lifecycle.__file__).parent.parent
-WILD = str(FAKES / "wild_tree.py")
-NOBODY = 65534
-WAYS = [(how, cgroup) for how in ("namespace", "guard") for cgroup in ("auto", "off")]
-
-
-@pytest.fixture
-def alive(short_dir: Path) -> Iterator[Liveness]:
-    with Liveness(short_dir) as liveness:
-        yield liveness
-
-
-def confinement(how: str, cgroup: str, memory: int | None = None) -> confine.Confinement:
-    """Returns the way asked for, or skips with the host's reason."""
-    allows = confine.survey()
-    if how == "namespace" and not allows.namespace:
-        pytest.skip(f"no PID namespaces here: {allows.refusal}")
-    if cgroup == "auto" and not allows.unified:
-        pytest.skip("no cgroup v2 folder may be made here")
-    return confine.plan(allows, confine=how, cgroup=cgroup, memory=memory, name="test")
+from tests.trees import WAYS, confinement, python, wild
 
 
 @asynccontextmanager
@@ -62,14 +37,6 @@ async def engine_tree(
         assert await tree.gone(WAIT) == []
         tree.close()
         assert not any(map(os.path.exists, way.folders()))
-
-
-def wild(alive: Liveness, *options: str) -> list[str]:
-    return [sys.executable, WILD, str(alive.path), *options]
-
-
-def python(code: str) -> list[str]:
-    return [sys.executable, "-I", "-S", "-c", code]
 
 
 @pytest.mark.parametrize(("how", "cgroup"), WAYS)
@@ -246,135 +213,3 @@ async def test_what_the_guard_could_not_do_is_noted_and_the_memory_watched(tmp_p
         (folder,) = no_cgroup.folders
         assert tree.notes == [f"can't enter the cgroup {folder}: No such file or directory"]
         assert tree.memory_watched
-
-
-# A tender that dies: a program of its own, killed from outside.
-
-
-def as_nobody() -> list[str]:
-    """Returns how to run Python as an unprivileged user, or skips where that can't be had."""
-    if os.geteuid() != 0:
-        return [sys.executable]
-    setpriv = shutil.which("setpriv")
-    if setpriv is None:
-        pytest.skip("no setpriv here to drop privileges with")
-    # Through env: setpriv itself still has the right to run what its child may not.
-    prefix = [setpriv, "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", "env"]
-    code = f"import sys; assert sys.version_info >= (3, 11); open({WILD!r}).close()"
-    for candidate in (sys.executable, "/usr/bin/python3"):
-        tried = [*prefix, candidate, "-I", "-S", "-c", code]
-        if subprocess.run(tried, capture_output=True, check=False).returncode == 0:
-            return [*prefix, candidate]
-    pytest.skip("no Python >= 3.11 here that another user may run")
-
-
-@asynccontextmanager
-async def program(argv: Sequence[str]) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Runs a program that says JSON lines; kills it at the end."""
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        stdout=asyncio.subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": str(SRC)},
-        cwd="/",
-    )
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-
-
-async def said(process: asyncio.subprocess.Process) -> dict[str, Any]:
-    """Returns the program's next line."""
-    assert process.stdout is not None
-    async with asyncio.timeout(WAIT):
-        line = await process.stdout.readline()
-    fields: dict[str, Any] = json.loads(line)
-    return fields
-
-
-def cgroups_of(pid: int) -> list[Path]:
-    """Returns the cgroups that a tender made and that are still there."""
-    parents = {folder for folder in folders() if folder is not None}
-    return [path for parent in parents for path in parent.glob(f"{PREFIX}*-{pid}-*")]
-
-
-async def kill_the_tender(interpreter: list[str], how: str, cgroup: str, alive: Liveness) -> str:
-    """Kills a tender and returns how its tree, all dead now, was confined."""
-    engine = [interpreter[-1], WILD, str(alive.path), "--deaf", "yes"]
-    argv = [*interpreter, str(FAKES / "mini_tender.py"), how, cgroup, "--", *engine]
-    async with program(argv) as tender:
-        told = await said(tender)
-        lives = await alive.appear(4)
-        assert told["engine"] in [life.pid for life in lives]
-        tender.kill()
-        await alive.all_dead(5)
-        for pid in told["frame"]:
-            with contextlib.suppress(ProcessLookupError):
-                await process_end(pid)
-        sweep_after(tender.pid)
-        assert not cgroups_of(tender.pid)
-        return str(told["how"])
-
-
-@pytest.mark.parametrize(("how", "cgroup"), WAYS)
-async def test_sigkill_of_the_tender_ends_everything(
-    how: str, cgroup: str, alive: Liveness
-) -> None:
-    confinement(how, cgroup)
-    await kill_the_tender([sys.executable], how, cgroup, alive)
-
-
-async def test_sigkill_of_an_unprivileged_tender_ends_everything_through_its_guard(
-    alive: Liveness,
-) -> None:
-    assert "guard process" in await kill_the_tender(as_nobody(), "guard", "off", alive)
-
-
-async def test_sigkill_of_an_unprivileged_tender_ends_everything_through_a_user_namespace(
-    alive: Liveness,
-) -> None:
-    nobody = as_nobody()
-    code = "from hum_workers import confine; print(confine.survey().refusal)"
-    async with program([*nobody, "-c", code]) as survey:
-        assert survey.stdout is not None
-        refusal = (await survey.stdout.read()).decode().strip()
-    if refusal:
-        pytest.skip(f"no user namespaces here: {refusal}")
-    how = await kill_the_tender(nobody, "namespace", "off", alive)
-    assert "in a user namespace" in how
-
-
-@pytest.mark.parametrize("victim", [0, -1], ids=["outermost", "guard"])
-@pytest.mark.parametrize(("how", "cgroup"), WAYS)
-async def test_sigkill_of_the_guard_ends_everything(
-    how: str, cgroup: str, victim: int, alive: Liveness
-) -> None:
-    confinement(how, cgroup)
-    argv = [sys.executable, str(FAKES / "mini_tender.py"), how, cgroup, "--"]
-    async with program([*argv, *wild(alive, "--deaf", "yes")]) as tender:
-        told = await said(tender)
-        await alive.appear(4)
-        os.kill(told["frame"][victim], signal.SIGKILL)
-        assert await said(tender) == {"code": None, "signal": 9, "left": []}
-        await alive.all_dead(5)
-        assert await tender.wait() == 0
-
-
-@pytest.mark.parametrize(("how", "cgroup"), WAYS)
-async def test_tender_and_guard_killed_together_are_cleaned_up_by_the_bee(
-    how: str, cgroup: str, alive: Liveness
-) -> None:
-    confinement(how, cgroup)
-    argv = [sys.executable, str(FAKES / "mini_bee.py"), how, cgroup, "--"]
-    async with program([*argv, *wild(alive, "--deaf", "yes")]) as bee:
-        told = await said(bee)
-        await alive.appear(4)
-        for pid in (*told["frame"], told["tender"]):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        assert await said(bee) == {"left": []}
-        await alive.all_dead(5)
-        assert await bee.wait() == 0
-    assert not cgroups_of(told["tender"])

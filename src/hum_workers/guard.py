@@ -165,7 +165,10 @@ class Guard:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard), hard))
                 self.say("note", f"open files: {hard} instead of {soft}, the hard limit")
         if self.options.cpus:
-            os.sched_setaffinity(0, cpu_set(self.options.cpus))
+            try:
+                os.sched_setaffinity(0, cpu_set(self.options.cpus))
+            except (OSError, ValueError):
+                raise ValueError(f"no CPU of {self.options.cpus} can be used here") from None
 
     def reap(self) -> bool:
         """Collects the dead. Returns False when no child is left, dead or alive."""

@@ -195,13 +195,16 @@ class EngineTree:
     def kill(self) -> None:
         """Kills everything, at once and without waiting; idempotent, usable in `finally`."""
         self._killing = True
+        self._strike(self.members())
+
+    def _strike(self, members: Iterable[Member]) -> None:
         self._confinement.kill()
         self._link.order(b"K")
         # In a namespace the kernel kills the rest. A guard alone stays: it catches what comes up
         # meanwhile and ends by itself.
         if self._confinement.namespace:
             self._child.kill()
-        for member in self.members():
+        for member in members:
             proc.send(member, signal.SIGKILL)
 
     async def gone(self, timeout: float) -> list[Member]:
@@ -210,12 +213,12 @@ class EngineTree:
         Zombies are dead; the guard counts. After `kill` it kills what comes up; else it only waits.
         """
         began = self._loop.time()
-        while left := [*self.members(), *self._living_frame()]:
+        while left := [*(members := self.members()), *self._living_frame()]:
             spent = self._loop.time() - began
             if spent >= timeout:
                 return left
             if self._killing:
-                self.kill()
+                self._strike(members)
                 if spent > LAST_WORDS:
                     self._child.kill()
             tick = TICK if self._killing else IDLE_TICK
