@@ -96,6 +96,11 @@ def test_cached_tokens_are_counted_apart_from_the_input() -> None:
     assert events[-1][1]["usage"] == {"input": 18, "output": 3, "cached": 32}
 
 
+def test_senseless_counts_are_held_in_bounds() -> None:
+    events = play(chunk({}, "stop"), count(-5, 10**30, cached=3), DONE)
+    assert events[-1][1]["usage"] == {"input": 0, "output": 2**53, "cached": 3}
+
+
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
 def test_reasoning_is_kept_apart_from_text_in_order(name: str) -> None:
     thought = chunk({name: "a"}) + chunk({name: "b"}) + chunk({"content": "c"})
@@ -183,6 +188,7 @@ def test_an_error_event_of_any_shape_is_an_error(value: Any) -> None:
         (b'{"choices":[{"delta":{"content":5}}]}', "`$.choices[0].delta.content`"),
         (b'{"choices":[{"delta":{},"finish_reason":3}]}', "finish_reason"),
         (b'{"choices":[],"usage":{"prompt_tokens":"many"}}', "prompt_tokens"),
+        (b'{"choices":[{"delta":{"tool_calls":[{"index":1e30}]}}]}', "tool_calls[0].index"),
         (b'{"a":' * 5000, "not JSON"),
     ],
 )

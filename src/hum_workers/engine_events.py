@@ -8,7 +8,7 @@ it does not need (unknown fields) and strict in what it uses.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -21,6 +21,7 @@ Event = tuple[Mmm, Any]
 MAX_MESSAGE = 400
 """Characters of an engine's own message that an ERROR quotes at most."""
 
+_MOST_TOKENS = 2**53
 _NO_FINISH = "the engine's stream ended without a finish reason"
 
 
@@ -30,7 +31,7 @@ class _Function(msgspec.Struct, gc=False):
 
 
 class _ToolCall(msgspec.Struct, gc=False):
-    index: int = 0
+    index: Annotated[int, msgspec.Meta(ge=0, le=0xFFFF)] = 0
     id: str | None = None
     function: _Function | None = None
 
@@ -147,9 +148,9 @@ class ChatStream:
         if usage is None:
             return None
         details = usage.prompt_tokens_details
-        cached = (details.cached_tokens or 0) if details is not None else 0
-        fresh = max(0, (usage.prompt_tokens or 0) - cached)
-        return {"input": fresh, "output": usage.completion_tokens or 0, "cached": cached}
+        cached = _count(details.cached_tokens) if details is not None else 0
+        fresh = _count((usage.prompt_tokens or 0) - cached)
+        return {"input": fresh, "output": _count(usage.completion_tokens), "cached": cached}
 
     def _delta(self, delta: _Delta, out: list[Event]) -> None:
         text = delta.content
@@ -223,6 +224,10 @@ class ChatStream:
         self._flush(out)
         out.append((Mmm.ERROR, {"code": code, "message": message, "usage": self.usage}))
         self.done = True
+
+
+def _count(tokens: int | None) -> int:
+    return min(max(0, tokens or 0), _MOST_TOKENS)
 
 
 def _tool(call: _ToolCall) -> dict[str, Any]:

@@ -59,6 +59,7 @@ class Connection(asyncio.Protocol):
         self._head_bytes = 0
         self._in_head = True
         self._whole = False
+        self._surplus = False
         self._keep = False
         self._sized = False
         self._content_type = b""
@@ -116,21 +117,32 @@ class Connection(asyncio.Protocol):
         self._answered = True
         try:
             parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            self.end(BadAnswer(f"the engine's answer is no HTTP/1.1: {error}"))
-            return
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if not self._whole:
+                self._hand_over(exchange)
+                self.end(BadAnswer(f"the engine's answer is no HTTP/1.1: {error}"))
+                return
+            self._surplus = True
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD:
                 self.end(BadAnswer(f"the engine's answer has over {MAX_HEAD} bytes of headers"))
             return
+        self._hand_over(exchange)
+        if self._whole and self._exchange is exchange:
+            self._finish(exchange)
+
+    def _hand_over(self, exchange: Exchange) -> None:
+        """Gives the chunks of one read to the exchange, as one piece."""
         pieces = self._pieces
         if pieces:
             whole = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             pieces.clear()
             exchange.body(whole)
-        if self._whole and self._exchange is exchange:
-            self._finish(exchange)
+
+    def on_message_begin(self) -> None:
+        # A second answer in the read that ends the first: nobody asked for it.
+        self._surplus = self._whole
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
@@ -142,16 +154,17 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         assert self._parser is not None
         status = self._parser.get_status_code()
-        if status >= 200 and self._exchange is not None:
+        if status >= 200 and self._exchange is not None and not self._whole:
             self._in_head = False
             self._exchange.head(status, self._content_type)
 
     def on_body(self, body: bytes) -> None:
-        self._pieces.append(body)
+        if not self._whole:
+            self._pieces.append(body)
 
     def on_message_complete(self) -> None:
         # An interim answer (1xx) ends here too, still in its head.
-        if not self._in_head and self._parser is not None:
+        if not self._in_head and not self._whole and self._parser is not None:
             self._whole = True
             self._keep = self._parser.should_keep_alive()
 
@@ -173,7 +186,7 @@ class Connection(asyncio.Protocol):
         self._exchange = None
         self.resume()
         assert self._transport is not None
-        if self._keep and self.alive:
+        if self._keep and not self._surplus and self.alive:
             self.reused = True
             self._on_free(self)
         else:

@@ -33,6 +33,10 @@ class EventStream:
         if self._after_cr or b"\r" in data:
             data = self._plain_newlines(data)
         tail = self._tail
+        if not tail and data.startswith(_PREFIX) and data.endswith(b"\n\n"):
+            # One event a read: what a model sends while it generates.
+            if data.count(b"\n") == 2 and len(data) <= self._limit:
+                return [data[6:-2]]
         if tail:
             # One byte back: the blank line may lie across two reads.
             seen = len(tail) - 1

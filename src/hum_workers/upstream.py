@@ -1,8 +1,7 @@
 """The engine's HTTP side, over its Unix socket: answers whole, or as events of a turn.
 
-Owns a small pool of kept-alive connections. Promises that a stream's sink gets exactly one FINISH
-or ERROR, last, never from within `stream` itself, and nothing after `Stream.close`. A request is
-sent a second time only when a kept connection had closed before one byte of answer came.
+Owns its connections. Promises that a stream's sink gets exactly one FINISH or ERROR, last, never
+from within `stream` itself, and nothing after `Stream.close`.
 """
 
 from __future__ import annotations
@@ -16,22 +15,15 @@ from typing import Any
 from hum_workers.engine_events import ChatStream, Event, one_line, refusal
 from hum_workers.errors import ErrorCode
 from hum_workers.frames import Mmm
-from hum_workers.http1 import BadAnswer, Connection, request_head
+from hum_workers.http1 import BadAnswer, request_head
+from hum_workers.http_pool import Call, Pool
 
 Sink = Callable[[Mmm, Any], None]
 
 MAX_BODY = 16 * 1024 * 1024
 """Bytes of an answer that is no stream at most."""
 
-IDLE_KEPT = 4.0
-"""Seconds a free connection is used again; uvicorn closes it after 5 by default."""
-
-RACE = 1.0
-"""Seconds within which a kept connection's end means it was closed before our request."""
-
-_MAX_FREE = 64
 _MAX_SURPLUS = 1024 * 1024
-_CONNECT_PAUSE = 0.01
 
 
 @dataclass(frozen=True)
@@ -48,12 +40,8 @@ class Upstream:
     def __init__(
         self, uds: Path, headers: Mapping[str, str] | None = None, *, connect_timeout: float = 10.0
     ) -> None:
-        self.uds = str(uds)
+        self._pool = Pool(str(uds), connect_timeout)
         self._headers = dict(headers or {})
-        self._connect_timeout = connect_timeout
-        self._free: list[Connection] = []
-        self._connections: set[Connection] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def request(
         self, method: str, path: str, body: bytes = b"", timeout: float = 10.0
@@ -64,7 +52,7 @@ class Upstream:
             OSError: no socket, refused, broken, over MAX_BODY, or (TimeoutError) too slow.
         """
         head = request_head(method, path, self._headers, len(body))
-        answer = _Whole(self, head, body)
+        answer = _Whole(self._pool, head, body)
         try:
             async with asyncio.timeout(timeout):
                 return await answer.future
@@ -74,154 +62,21 @@ class Upstream:
     def stream(self, path: str, body: bytes, sink: Sink) -> Stream:
         """Posts a chat request; its events go to `sink`, which must not raise."""
         head = request_head("POST", path, self._headers, len(body))
-        return Stream(self, head, body, sink)
+        return Stream(self._pool, head, body, sink)
 
     async def close(self) -> None:
         """Closes every connection. Streams that are open end with an ERROR."""
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for connection in tuple(self._connections):
-            connection.end(ConnectionAbortedError("the connection to the engine was closed"))
-        for _ in range(8):  # a transport reports its end a turn of the loop later
-            await asyncio.sleep(0)
-
-    def take_free(self) -> Connection | None:
-        """Returns a kept connection, if one is young enough."""
-        oldest = asyncio.get_running_loop().time() - IDLE_KEPT
-        while self._free:
-            connection = self._free.pop()
-            if connection.alive and connection.free_since > oldest:
-                return connection
-            connection.abort()
-        return None
-
-    def open_for(self, call: _Call) -> asyncio.Task[None]:
-        """Opens a new connection for `call` in a task that this object owns."""
-        task = asyncio.get_running_loop().create_task(self._open(call))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    def free(self, connection: Connection) -> None:
-        """Keeps `connection` for the next call."""
-        connection.free_since = asyncio.get_running_loop().time()
-        self._free.append(connection)
-        if len(self._free) > _MAX_FREE:
-            self._free.pop(0).abort()
-
-    async def _open(self, call: _Call) -> None:
-        try:
-            async with asyncio.timeout(self._connect_timeout):
-                connection = await self._connect()
-        except OSError as error:
-            call.failed(error, answered=False)
-        except asyncio.CancelledError:
-            call.failed(ConnectionAbortedError("the connection to the engine was closed"), False)
-            raise
-        else:
-            call.begin(connection)
-
-    async def _connect(self) -> Connection:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                _, connection = await loop.create_unix_connection(
-                    lambda: Connection(self.free, self._lost), self.uds
-                )
-            except BlockingIOError:
-                # The engine's accept queue is full: a Unix socket says EAGAIN instead of waiting.
-                await asyncio.sleep(_CONNECT_PAUSE)
-                continue
-            if not connection.alive:
-                raise ConnectionResetError("the engine closed the new connection")
-            self._connections.add(connection)
-            return connection
-
-    def _lost(self, connection: Connection) -> None:
-        self._connections.discard(connection)
-        if connection in self._free:
-            self._free.remove(connection)
+        await self._pool.close()
 
 
-class _Call:
-    """One request on its way: finds a connection, and a second one if the first had just closed."""
-
-    def __init__(self, upstream: Upstream, head: bytes, body: bytes) -> None:
-        self._upstream = upstream
-        self._request: tuple[bytes, bytes] | None = (head, body)
-        self._connection: Connection | None = None
-        self._opening: asyncio.Task[None] | None = None
-        self._sent_at = 0.0
-        self._paused = False
-        self._over = False
-        kept = upstream.take_free()
-        if kept is not None:
-            self.begin(kept)
-        else:
-            self._opening = upstream.open_for(self)
-
-    def begin(self, connection: Connection) -> None:
-        """Sends the request on `connection`."""
-        self._opening = None
-        if self._over or self._request is None:
-            self._upstream.free(connection)
-            return
-        self._connection = connection
-        self._sent_at = asyncio.get_running_loop().time()
-        connection.begin(self, *self._request)
-        if self._paused:
-            connection.pause()
-
-    def close(self) -> None:
-        """Ends the call now; an answer that is not whole costs its connection."""
-        self._over = True
-        if self._opening is not None:
-            self._opening.cancel()
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.abort()
-
-    def head(self, status: int, content_type: bytes) -> None:
-        self._request = None
-
-    def body(self, data: bytes) -> None:
-        raise NotImplementedError
-
-    def complete(self) -> None:
-        self._connection = None
-        self._over = True
-
-    def failed(self, error: OSError, answered: bool) -> None:
-        connection, self._connection, self._opening = self._connection, None, None
-        if self._over:
-            return
-        raced = (
-            connection is not None
-            and connection.reused
-            and not answered
-            and not isinstance(error, ConnectionAbortedError)
-            and asyncio.get_running_loop().time() - self._sent_at < RACE
-        )
-        if raced:
-            self._opening = self._upstream.open_for(self)
-            return
-        self._over = True
-        self.broke(error, answered)
-
-    def broke(self, error: OSError, answered: bool) -> None:
-        raise NotImplementedError
-
-
-class _Whole(_Call):
+class _Whole(Call):
     """Collects one answer into `future`."""
 
-    def __init__(self, upstream: Upstream, head: bytes, body: bytes) -> None:
+    def __init__(self, pool: Pool, head: bytes, body: bytes) -> None:
         self.future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self._status = 0
         self._collected = bytearray()
-        super().__init__(upstream, head, body)
+        super().__init__(pool, head, body)
 
     def head(self, status: int, content_type: bytes) -> None:
         super().head(status, content_type)
@@ -243,17 +98,17 @@ class _Whole(_Call):
             self.future.set_exception(error)
 
 
-class Stream(_Call):
+class Stream(Call):
     """One turn's open request. Closing it is how a turn is cancelled."""
 
-    def __init__(self, upstream: Upstream, head: bytes, body: bytes, sink: Sink) -> None:
+    def __init__(self, pool: Pool, head: bytes, body: bytes, sink: Sink) -> None:
         self._sink = sink
         self._chat = ChatStream()
         self._status = 0
         self._refused: bytearray | None = None
         self._surplus = 0
         self._closed = False
-        super().__init__(upstream, head, body)
+        super().__init__(pool, head, body)
 
     @property
     def done(self) -> bool:
@@ -316,7 +171,7 @@ class Stream(_Call):
         if answered and not isinstance(error, BadAnswer):
             self._deliver(self._chat.eof(f"the engine's stream broke: {_words(error)}"))
             return
-        message = f"can't reach the engine at {self._upstream.uds}: {_words(error)}"
+        message = f"can't reach the engine at {self.pool.uds}: {_words(error)}"
         if answered:
             message = str(error)
         self._deliver(self._chat.fail(ErrorCode.ENGINE_ERROR, message))
