@@ -43,7 +43,7 @@ class CellSpec:
     """Chat requests that must succeed, in turn, before the cell counts as ready."""
 
     marks: list[list[str]] = field(default_factory=list)
-    """`[text, stage]`: a line of output that holds the text means that the start got to the stage."""
+    """`[text, stage]`: a line of output that holds the text means that the start got there."""
 
     log_file: str | None = None
     log_limit: int = 16 * 1024 * 1024

@@ -19,7 +19,7 @@ from hum_workers.frames import Mmm
 from hum_workers.nest import Lease, Nest
 from hum_workers.prompt import Prompt
 from hum_workers.reply import Reply
-from hum_workers.request import chat_request, room_from_refusal, to_json
+from hum_workers.request import chat_request, refusal_line, room_from_refusal, to_json
 
 log = structlog.get_logger()
 
@@ -142,6 +142,9 @@ class Turn:
             room = room_from_refusal(ending.message)
             if room is not None and request.get("max_tokens", 0) > room:
                 ending = await self._ask(lease, request | {"max_tokens": room})
+        if isinstance(ending, TurnError) and ending.code is ErrorCode.BAD_PROMPT:
+            line = refusal_line(ending.message, lease.cell.facts.get("max_model_len"))
+            return TurnError(ending.code, line, usage=ending.usage)
         return ending
 
     async def _ask(self, lease: Lease, request: dict[str, Any]) -> Ending:

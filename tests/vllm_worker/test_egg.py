@@ -62,7 +62,7 @@ def test_the_shortest_egg_has_its_defaults(tmp_path: Path) -> None:
     egg = load(tmp_path, '[model]\npath = "org/Some-Model"\n')
     assert egg.model.path == "org/Some-Model"
     assert egg.models() == ["Some-Model"]
-    assert egg.model.max_tokens == 1024
+    assert egg.model.max_tokens is None
     assert egg.parallel.world == 1
     assert egg.placement.gpu == []
     assert egg.kv.size is None
@@ -80,11 +80,6 @@ def test_a_model_on_disk_is_absolute_and_named_by_its_last_part(
     egg = load(tmp_path, f'[model]\npath = "{path}"\n')
     assert Path(egg.model.path) == tmp_path / path
     assert egg.model.served_name == (name or tmp_path.name)
-
-
-def test_the_default_of_max_tokens_fits_a_short_model(tmp_path: Path) -> None:
-    egg = load(tmp_path, '[model]\npath = "org/x"\nmax_model_len = 512\n')
-    assert egg.model.max_tokens == 512
 
 
 @pytest.mark.parametrize(

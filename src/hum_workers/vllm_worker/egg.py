@@ -20,8 +20,6 @@ from hum_workers.egg_types import Count, Size, Table, Text, Word, expand_path, l
 from hum_workers.toml_positions import Path as KeyPath
 from hum_workers.vllm_worker import flags
 
-DEFAULT_MAX_TOKENS = 1024
-
 _PATH_LIKE = ("./", "../", "/", "~")
 _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(:[\w.-]+)?$")
 _GPU_UUID = re.compile(r"^(GPU|MIG)-[0-9a-fA-F][0-9a-fA-F-]*$")
@@ -78,10 +76,6 @@ def _served_name(data: dict[str, Any]) -> str:
     return path.rstrip("/").rpartition("/")[2].removesuffix(".gguf")
 
 
-def _max_tokens(data: dict[str, Any]) -> int:
-    return min(DEFAULT_MAX_TOKENS, data.get("max_model_len") or DEFAULT_MAX_TOKENS)
-
-
 class Model(Table):
     """The model and how it is offered."""
 
@@ -107,9 +101,9 @@ class Model(Table):
         default=None,
         description="Tokens of prompt and answer together. Default: what the model has.",
     )
-    max_tokens: Count = Field(
-        default_factory=_max_tokens,
-        description="Tokens of an answer whose prompt does not say. Default: 1024 at most.",
+    max_tokens: Count | None = Field(
+        default=None,
+        description="Tokens of an answer whose prompt does not say. Default: all that fit.",
     )
     trust_remote_code: bool = Field(
         default=False, description="Whether code of the model's folder is run."
@@ -221,7 +215,7 @@ class VllmEgg(Egg):
             yield Flaw(("model", "path"), "is missing; give a folder, a .gguf file or a hub id")
         elif not model.served_name:
             yield Flaw(("model", "served_name"), "is missing, and model.path has no last part")
-        if model.max_model_len is not None and model.max_tokens > model.max_model_len:
+        if (model.max_tokens or 0) > (model.max_model_len or float("inf")):
             yield Flaw(
                 ("model", "max_tokens"),
                 f"must be at most model.max_model_len, which is {model.max_model_len}",

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hum_workers import devices
+from hum_workers.errors import EngineError
 from hum_workers.spec import CellSpec
-from hum_workers.vllm_worker import command, environment, failure
+from hum_workers.vllm_worker import command, engine_help, environment, failure
 from hum_workers.vllm_worker.egg import VllmEgg
 from hum_workers.vllm_worker.probe import Engine, probe
 
@@ -46,6 +47,11 @@ class VllmRaiser:
         egg, engine = self.egg, self.engine()
         parallel = egg.parallel
         gpus: list[devices.Gpu] = []
+        if engine.cpu_only and egg.placement.gpu:
+            raise EngineError(
+                f"[placement] gpu is set, but vLLM {engine.version} in {engine.python} is built for "
+                "the CPU: install hum_workers[cuda], or remove the key"
+            )
         if not engine.cpu_only:
             gpus = devices.choose(
                 egg.placement.gpu or (),
@@ -63,6 +69,7 @@ class VllmRaiser:
             gpus=gpus,
             cores=devices.cores_of(egg.limits.cpus),
             numa_nodes=_numa_nodes(),
+            flags=engine_help.cached_flags(engine, engine_help.cache_folder(self._inherited)),
         )
 
     def diagnose(self, lines: Sequence[str]) -> str:
