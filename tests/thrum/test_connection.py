@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import itertools
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -156,6 +157,14 @@ async def test_drained_waits_for_the_echo_of_the_last_ending(bee: Bee, peer: Pee
     assert await drained
 
 
+async def test_drained_waits_for_tones_that_no_echo_answers(humd: Listener) -> None:
+    async with Bee(humd.path, rate=100, burst=2).running() as bee:
+        assert await bee.state() is True
+        for _ in range(4):
+            bee.pacer.outbox("s", lambda: None).tone(tone())
+        assert await bee.thrum.drained(5)
+
+
 async def test_drained_gives_up_at_its_deadline_and_at_once_without_a_connection(
     bee: Bee, peer: Peer, humd: Listener
 ) -> None:
@@ -235,6 +244,23 @@ async def test_all_read_is_what_the_kernel_says(deaf: Deaf) -> None:
         assert await bee.state() is True
         assert not bee.pacer.bucket.all_read()
         assert [t["chi"] for t in await deaf.take()] == ["hello"]
+        assert bee.pacer.bucket.all_read()
+        bee.pacer.outbox("s", lambda: None).tone(tone(args="x" * 3_000_000))
+        await asyncio.sleep(0)
+        while not bee.pacer.bucket.all_read():
+            await deaf.take()
+
+
+async def test_where_the_kernel_does_not_say_all_counts_as_read(
+    deaf: Deaf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object) -> bytes:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(fcntl, "ioctl", refuse)
+    async with Bee(deaf.path).running() as bee:
+        await deaf.accept()
+        assert await bee.state() is True
         assert bee.pacer.bucket.all_read()
 
 

@@ -177,6 +177,11 @@ def test_a_long_text_is_cut_into_lines_that_asyncio_readers_take(
     assert pacer.held == 0
 
 
+def test_one_text_longer_than_a_delta_is_cut_too(pacer: Pacer, outbox: Outbox) -> None:
+    outbox.delta("text", 0, "x" * (2 * MERGED + 1))
+    assert [len(text) for text in deltas(pacer)] == [MERGED, MERGED, 1]
+
+
 def test_held_bytes_are_utf8_and_come_back_to_nothing(pacer: Pacer, outbox: Outbox) -> None:
     outbox.delta("text", 0, "abc")
     outbox.delta("text", 0, "Grüße 😀")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from typing import Any
 
 import pytest
 
+from hum_workers.thrum.outbox import Sent
 from hum_workers.thrum.pacer import ENDINGS_KEPT, Pacer
 from hum_workers.thrum.tones import encode
 from tests.thrum.conftest import Clock, tone
@@ -219,6 +221,16 @@ def test_endings_that_humd_never_echoes_are_kept_up_to_a_bound(clock: Clock) -> 
     again = after_loss(pacer, clock)
     assert len(again) == ENDINGS_KEPT
     assert again[0]["sid"] == "s3"
+
+
+def test_of_an_ending_that_is_done_with_nothing_is_kept(pacer: Pacer, clock: Clock) -> None:
+    pacer.echoed(ended(pacer, "echoed")["rid"])
+    ended(pacer, "lost twice")
+    after_loss(pacer, clock)
+    after_loss(pacer, clock)
+    gc.collect()
+    kept = [found for found in gc.get_objects() if isinstance(found, Sent)]
+    assert [ending.sid for ending in kept] == []
 
 
 def test_a_turn_taken_off_the_list_does_not_disturb_the_others(pacer: Pacer, clock: Clock) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from hum_workers.thrum.connection import RETRY, RETRY_JITTER, retries
+from hum_workers.thrum.connection import RETRY, RETRY_JITTER, _Link, retries
 from tests.thrum.conftest import tone
 from tests.thrum.listener import Listener, Peer
 from tests.thrum.test_connection import Bee
@@ -132,6 +132,65 @@ async def test_what_turns_say_while_humd_is_away_arrives_merged_after_the_hello(
         peer = await met(humd, bee)
         assert (await peer.tone())["delta"] == "abc"
         assert (await peer.tone())["chi"] == "finish"
+
+
+async def test_what_waits_for_the_bucket_when_the_connection_goes_is_sent_on_the_next(
+    short_dir: Path,
+) -> None:
+    async with Listener(short_dir / "thrum.sock") as humd:
+        async with Bee(humd.path, rate=50, burst=2).running() as bee:
+            peer = await met(humd, bee)
+            outboxes = [bee.pacer.outbox(f"s{n}", lambda: None) for n in range(3)]
+            for outbox in outboxes:
+                outbox.tone(tone())
+            assert (await peer.tone())["chi"] == "session-ready"
+            peer.hang_up()
+            assert await bee.state() is False
+            peer = await met(humd, bee)
+            for _ in range(2):
+                assert (await peer.tone())["chi"] == "session-ready"
+
+
+async def test_nothing_is_taken_for_a_connection_that_is_closing(humd: Listener) -> None:
+    async with Bee(humd.path).running() as bee:
+        await met(humd, bee)
+        assert bee.thrum._link is not None
+        bee.thrum._link.transport.abort()
+        outbox = bee.pacer.outbox("s", lambda: None)
+        outbox.delta("text", 0, "a")
+        bee.thrum._write()
+        peer = await humd.peer()
+        assert (await peer.tone())["chi"] == "hello"
+        assert (await peer.tone())["delta"] == "a"
+
+
+async def test_a_connection_that_is_gone_before_its_hello_counts_as_none(humd: Listener) -> None:
+    bee = Bee(humd.path)
+    link = _Link(bee.thrum, asyncio.get_running_loop())
+    link.closed.set()
+    bee.thrum._up(link)
+    assert (bee.thrum.connected, bee.thrum.epoch) == (False, 0)
+
+
+async def test_a_humd_that_hangs_up_on_every_bee_is_tried_again(short_dir: Path) -> None:
+    path, met_often = short_dir / "thrum.sock", asyncio.Event()
+    count = 0
+
+    def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal count
+        count += 1
+        writer.transport.abort()
+        if count == 30:
+            met_often.set()
+
+    server = await asyncio.start_unix_server(hang_up, str(path))
+    async with Bee(path).running() as bee:
+        await asyncio.wait_for(met_often.wait(), 5)
+        server.close()
+        path.unlink(missing_ok=True)
+        async with Listener(path) as humd:
+            assert (await (await humd.peer()).tone())["chi"] == "hello"
+            assert bee.thrum.connected
 
 
 async def test_a_state_handler_that_raises_does_not_end_the_connection(humd: Listener) -> None:

@@ -26,7 +26,7 @@ from hum_workers.thrum.tones import (
 
 GOLDEN = (Path(__file__).parent / "fixtures" / "thrum_golden.ndjson").read_bytes().splitlines(True)
 
-ANY_TEXT = st.text(st.characters())
+ANY_TEXT = st.text(st.characters(exclude_categories=()))
 """Lone surrogates included."""
 
 
@@ -94,8 +94,8 @@ def test_nan_and_infinity_are_written_as_null() -> None:
 
 
 def test_lone_surrogates_become_replacement_characters_in_keys_and_values() -> None:
-    line = encode({"chi": "x", "a": ["\ud83d", {"\udc00": "ok"}], "b": ("é",)})
-    assert json.loads(line) == {"chi": "x", "a": ["\ufffd", {"\ufffd": "ok"}], "b": ["é"]}
+    line = encode({"chi": "x", "a": ["\ud83d", {"\udc00": "ok"}], "b": ("é", 1)})
+    assert json.loads(line) == {"chi": "x", "a": ["\ufffd", {"\ufffd": "ok"}], "b": ["é", 1]}
 
 
 def nested(depth: int, inner: Any = 0) -> Any:
@@ -160,6 +160,11 @@ def test_a_reasoning_delta_has_no_part() -> None:
         "blockIdx": 1,
         "delta": "hm",
     }
+
+
+@pytest.mark.parametrize("kind", ["text", "reasoning"])
+def test_a_delta_has_no_lone_surrogates(kind: Any) -> None:
+    assert json.loads(delta_encoder("s", kind, 0)("a\ud83d"))["delta"] == "a\ufffd"
 
 
 @given(ANY_TEXT, st.sampled_from(["text", "reasoning"]))
