@@ -32,7 +32,7 @@ FAILURES: dict[str, tuple[str, str, str]] = {
         ),
         (
             "RuntimeError: Engine core initialization failed. See root cause above. "
-            "Failed core proc(s): {{}}"
+            "Failed core proc(s): {}"
         ),
     ),
     "kv_too_big": (
@@ -44,7 +44,7 @@ FAILURES: dict[str, tuple[str, str, str]] = {
         ),
         (
             "RuntimeError: Engine core initialization failed. See root cause above. "
-            "Failed core proc(s): {{}}"
+            "Failed core proc(s): {}"
         ),
     ),
     "worker_killed": (
@@ -55,7 +55,7 @@ FAILURES: dict[str, tuple[str, str, str]] = {
         ),
         (
             "RuntimeError: Engine core initialization failed. See root cause above. "
-            "Failed core proc(s): {{}}"
+            "Failed core proc(s): {}"
         ),
     ),
 }

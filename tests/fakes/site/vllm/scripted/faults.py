@@ -40,12 +40,12 @@ _KEPT = 600.0
 
 _CHILD = """
 import os, signal, subprocess, sys, time
-name, below, text = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+name, below, text, parent = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 open('/proc/self/comm', 'w').write(name)
 for n in range(below):
-    subprocess.Popen([sys.executable, '-I', '-S', '-c', text, 'VLLM::Worker', '0', text],
-                     stdin=subprocess.DEVNULL)
-parent, end = os.getppid(), time.monotonic() + 600
+    subprocess.Popen([sys.executable, '-I', '-S', '-c', text, 'VLLM::Worker', '0', text,
+                      str(os.getpid())], stdin=subprocess.DEVNULL)
+end = time.monotonic() + 600
 # A worker has a death pipe to its EngineCore; EngineCore outlives its API server.
 while time.monotonic() < end and (below or name != 'VLLM::Worker' or os.getppid() == parent):
     time.sleep(0.1)
@@ -98,7 +98,7 @@ class Faults:
             '  File "vllm/entrypoints/cli/main.py", line 120, in main\n'
             "    args.dispatch_function(args)\n"
         )
-        self.leave(1, last.format() + "\n" + NOISE.rstrip("\n"))
+        self.leave(1, last + "\n" + NOISE.rstrip("\n"))
 
     def early(self) -> None:
         """Starts the processes and writes the output that are wished for."""
@@ -108,7 +108,7 @@ class Faults:
         count = int(self.wishes.get("children", 0))
         if count:
             argv = [sys.executable, "-I", "-S", "-c", _CHILD]
-            argv += ["VLLM::EngineCor", str(count - 1), _CHILD]
+            argv += ["VLLM::EngineCor", str(count - 1), _CHILD, "0"]
             self.children.append(subprocess.Popen(argv, stdin=subprocess.DEVNULL))
         if self.wishes.get("double_fork"):
             _double_fork()
