@@ -134,7 +134,9 @@ class Cell:
         self._link = FrameLink(on_frame=self._frame, on_end=self._link_ended)
         await self._link.open(to_bee[0], to_tender[1])
         self._link.send(Frame.RAISE, self.spec.to_wire())
-        log.info("worker.cell.spawned", cell=self.cell_id, pid=self.mark)
+        log.info(
+            "worker.cell.spawned", cell=self.cell_id, pid=self.mark, engine_log=self.spec.log_file
+        )
 
     async def ready(self) -> None:
         """Returns when the engine has answered a prompt.

@@ -116,8 +116,13 @@ class Hatching:
         self._enter("listening", "")
         facts = await self._models()
         for number, canary in enumerate(self._spec.canaries, 1):
-            self._enter(f"canary {number} of {len(self._spec.canaries)}", "")
-            await self._canary(canary)
+            stage = f"canary {number} of {len(self._spec.canaries)}"
+            self._enter(stage, "")
+            problem = await self._canary(canary)
+            if problem is not None and number == 1:
+                raise StartFailed(f"ready by its own word, but a first prompt failed: {problem}")
+            if problem is not None:
+                self._enter(stage, f"failed, such prompts will too: {problem}")
         return facts
 
     def _enter(self, stage: str, detail: str) -> None:
@@ -157,7 +162,8 @@ class Hatching:
             )
         return {"models": models, "max_model_len": longest}
 
-    async def _canary(self, body: dict[str, Any]) -> None:
+    async def _canary(self, body: dict[str, Any]) -> str | None:
+        """Returns why the prompt failed, None if it did not."""
         ended: asyncio.Future[str | None] = self._loop.create_future()
 
         def sink(kind: Mmm, data: Any) -> None:
@@ -167,8 +173,6 @@ class Hatching:
 
         stream = self._upstream.stream(self._spec.chat_path, msgspec.json.encode(body), sink)
         try:
-            problem = await ended
+            return await ended
         finally:
             stream.close()
-        if problem is not None:
-            raise StartFailed(f"ready by its own word, but a first prompt failed: {problem}")

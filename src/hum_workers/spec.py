@@ -40,7 +40,8 @@ class CellSpec:
     running_gauge: str = ""
     waiting_gauge: str = ""
     canaries: list[dict[str, Any]] = field(default_factory=list)
-    """Chat requests that must succeed, in turn, before the cell counts as ready."""
+    """Chat requests to make, in turn, before the cell counts as ready. The first must succeed; the
+    others only pay for what would else stall the first asker."""
 
     marks: list[list[str]] = field(default_factory=list)
     """`[text, stage]`: a line of output that holds the text means that the start got there."""
