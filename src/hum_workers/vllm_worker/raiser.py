@@ -49,8 +49,8 @@ class VllmRaiser:
         gpus: list[devices.Gpu] = []
         if engine.cpu_only and egg.placement.gpu:
             raise EngineError(
-                f"[placement] gpu is set, but vLLM {engine.version} in {engine.python} is built for "
-                "the CPU: install hum_workers[cuda], or remove the key"
+                f"[placement] gpu is set, but the vLLM of {engine.python} was built for the CPU: "
+                "install hum_workers[cuda] there, or remove the key"
             )
         if not engine.cpu_only:
             gpus = devices.choose(
