@@ -17,9 +17,9 @@ from hum_workers.errors import ErrorCode
 from hum_workers.frames import Mmm
 from hum_workers.prometheus_text import gauges
 from hum_workers.upstream import Upstream
-from tests.engine_script import Turn, turn
 from tests.fakes.contract import CONTRACT, Target, ask, gauge
 from tests.fakes.running import Running, end, running, start
+from tests.upstream.script import Turn, turn
 
 BROKEN = ErrorCode.STREAM_BROKEN
 FAILED = ErrorCode.ENGINE_ERROR

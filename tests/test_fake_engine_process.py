@@ -17,10 +17,10 @@ import pytest
 
 from hum_workers.upstream import Upstream
 from hum_workers.vllm_worker import failure
-from tests.engine_script import Turn
 from tests.fakes.contract import ask
 from tests.fakes.running import COMMAND, Running, end, environment, running, start
 from tests.test_fake_engine import connect, fake, words
+from tests.upstream.script import Turn
 
 MARKS = [
     "non-default args",

@@ -9,7 +9,7 @@ import pytest
 
 from hum_workers import http_pool
 from hum_workers.errors import ErrorCode
-from tests.engine_script import (
+from tests.upstream.script import (
     CHUNKED,
     EVENT,
     LAST,
