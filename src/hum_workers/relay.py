@@ -35,6 +35,7 @@ class Relay:
         self._streams: dict[int, Stream] = {}
         self._unconfirmed: dict[int, float] = {}
         self._confirming: asyncio.Task[None] | None = None
+        self._paused = False
         self._late: dict[int, asyncio.TimerHandle] = {}
         self._loop = asyncio.get_running_loop()
 
@@ -48,7 +49,9 @@ class Relay:
         if turn in self._streams:
             return
         sink = self._sink(turn)
-        self._streams[turn] = self._upstream.stream(self._spec.chat_path, body, sink)
+        stream = self._streams[turn] = self._upstream.stream(self._spec.chat_path, body, sink)
+        if self._paused:
+            stream.pause()
 
     def cancel(self, turn: int) -> None:
         """Closes the turn's stream, which stops it in the engine.
@@ -71,6 +74,7 @@ class Relay:
 
     def pressure(self, high: bool) -> None:
         """Stops or resumes reading from the engine while the bee does not take what is sent."""
+        self._paused = high
         for stream in self._streams.values():
             if high:
                 stream.pause()
