@@ -160,7 +160,7 @@ async def play(egg: Path, text: str, model: str, stop: Stop) -> int:
             except (RehearsalError, OSError) as error:
                 failed = str(error) or type(error).__name__
             finally:
-                stop.uncancel()
+                stop.stopping()
                 print("stopping bee and engine …", flush=True)
                 began = monotonic()
         stopped = monotonic() - began
@@ -187,14 +187,15 @@ class Stop:
             asyncio.get_running_loop().add_signal_handler(number, self._signal, number)
 
     def _signal(self, number: signal.Signals) -> None:
-        if self.code and self.hurry is not None:
-            self.hurry.set()
-        elif not self.code and self._task is not None:
-            self.code = 128 + number
+        self.code = self.code or 128 + number
+        if self._task is not None:
             self._task.cancel()
+            self._task = None
+        elif self.hurry is not None:
+            self.hurry.set()
 
-    def uncancel(self) -> None:
-        """From here on the play is stopping: a first signal now has nothing to cancel."""
+    def stopping(self) -> None:
+        """From here on the play stops by itself: the next signal hurries it."""
         self._task = None
 
 

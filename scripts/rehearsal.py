@@ -142,9 +142,9 @@ class Rehearsal:
 
     def __init__(self) -> None:
         base = tempfile.gettempdir()
-        if len(os.fsencode(base)) + len("/hum-00000000") > SOCKET_PATH:
+        if len(os.fsencode(base)) + len("/humr-00000000") > SOCKET_PATH:
             base = "/tmp"
-        self.folder = Path(tempfile.mkdtemp(prefix="hum-", dir=base))
+        self.folder = Path(tempfile.mkdtemp(prefix="humr-", dir=base))
         self.socket = self.folder / "thrum.sock"
         self.env = self._environment()
         self.humd: Part | None = None
@@ -199,7 +199,7 @@ class Rehearsal:
         self.bee.on_line = hear
 
     async def serves(self, model: str, timeout: float) -> None:
-        """Returns when the bee has advertised `model`.
+        """Returns when humd knows that the bee serves `model`.
 
         Raises:
             RehearsalError: its engine can't be started, or the time is up.
@@ -208,6 +208,17 @@ class Rehearsal:
         await self.bee.until(lambda: model in self.models or bool(self.failed), timeout)
         if self.failed:
             raise RehearsalError(f"the engine can't be started: {self.failed}")
+        # The hello was sent; that humd has read it shows in its list of bees.
+        async with asyncio.timeout(GONE):
+            while not self._listed(model):  # noqa: ASYNC110 - another process writes the file
+                await asyncio.sleep(0.02)
+
+    def _listed(self, model: str) -> bool:
+        try:
+            bees = json.loads((self.folder / "state" / "hum" / "bees.json").read_text())
+        except (OSError, ValueError):
+            return False
+        return any(model in bee.get("models", ()) for bee in bees.values())
 
     def processes(self) -> list[psutil.Process]:
         """Returns the bee and all below it, and remembers them for the check at the end."""
