@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from hum_workers.fake_humd.asker import Asker
+from hum_workers.fake_humd.asker import Answer, Asker
 from hum_workers.fake_humd.server import FakeHumd
 
 ROOT = Path(__file__).parent.parent
@@ -166,3 +166,9 @@ async def served(
 def fake(**script: Any) -> str:
     """Returns a prompt that scripts one answer of the scripted engine."""
     return json.dumps({"fake": script})
+
+
+def ended(answer: Answer) -> dict[str, Any]:
+    """Returns the ending of an answer; fails when it has none."""
+    assert answer.ending is not None, f"no ending on {answer.sid}"
+    return answer.ending

@@ -9,6 +9,7 @@ import pytest
 
 from hum_workers.fake_humd.asker import Answer
 from tests.real.conftest import GENERATED, PROMPTED, RUNNING, WAITING, Real
+from tests.rig import ended
 
 pytestmark = [
     pytest.mark.real,
@@ -27,8 +28,8 @@ async def test_a_prompt_comes_back_with_text_usage_and_one_ending(real: Real) ->
         )
     assert "Paris" in answer.text
     assert answer.complete
-    assert answer.ending["finishReason"] in ("stop", "length")
-    assert answer.ending["usage"]["output_tokens"] > 3
+    assert ended(answer)["finishReason"] in ("stop", "length")
+    assert ended(answer)["usage"]["output_tokens"] > 3
 
 
 async def test_32_prompts_at_once_come_back_whole_with_the_engines_own_usage(real: Real) -> None:
@@ -45,7 +46,7 @@ async def test_32_prompts_at_once_come_back_whole_with_the_engines_own_usage(rea
         ]
         answers = await asyncio.gather(*(asker.collect(sid, timeout=120) for sid in sids))
     after = await real.idle()
-    assert [a.ending["chi"] for a in answers] == ["finish"] * 32
+    assert [ended(a)["chi"] for a in answers] == ["finish"] * 32
     assert all(a.complete for a in answers)
     assert _sum(answers, "output_tokens") == after[GENERATED] - before[GENERATED]
     cached = _sum(answers, "cache_read_input_tokens")
@@ -72,12 +73,12 @@ async def test_cancel_reaches_the_engine_whether_a_turn_waits_prefills_or_stream
         for i in gone:
             asker.cancel(sids[i])
         cancelled = await asyncio.gather(*(collected[i] for i in gone))
-        assert {a.ending.get("finishReason") for a in cancelled} == {"cancelled"}
+        assert {ended(a).get("finishReason") for a in cancelled} == {"cancelled"}
         answers = await asyncio.gather(*collected)
     counts = await real.idle(timeout=10)
     assert (counts[RUNNING], counts[WAITING]) == (0, 0)
     finished = [a for i, a in enumerate(answers) if i not in gone]
-    assert {a.ending["chi"] for a in finished} == {"finish"}
+    assert {ended(a)["chi"] for a in finished} == {"finish"}
     assert all(a.complete for a in answers)
     assert real.bee.events("worker.cell.cancel_unconfirmed") == []
 
@@ -110,14 +111,14 @@ async def test_more_tokens_than_the_context_holds_are_cut_not_refused(real: Real
             timeout=200,
             sampling={"maxTokens": 1_000_000, "temperature": 0, "stop": ["!", "."]},
         )
-    assert answer.ending["chi"] == "finish"
+    assert ended(answer)["chi"] == "finish"
 
 
 async def test_a_prompt_longer_than_the_context_is_a_bad_prompt_that_says_so(real: Real) -> None:
     async with await real.asker() as asker:
         answer = await asker.ask("word " * 5000, "smollm2")
-    assert (answer.ending["chi"], answer.ending["code"]) == ("error", "bad_prompt")
-    assert "2048" in answer.ending["message"]
+    assert (ended(answer)["chi"], ended(answer)["code"]) == ("error", "bad_prompt")
+    assert "2048" in ended(answer)["message"]
 
 
 async def test_an_image_is_refused_and_the_next_prompt_is_answered(real: Real) -> None:
@@ -125,9 +126,9 @@ async def test_an_image_is_refused_and_the_next_prompt_is_answered(real: Real) -
         refused = await asker.ask(
             "", "smollm2", content=[{"type": "image_url", "image_url": {"url": "data:,"}}]
         )
-        assert refused.ending["code"] == "bad_prompt"
+        assert ended(refused)["code"] == "bad_prompt"
         answer = await asker.ask("Hi", "smollm2", sampling={"maxTokens": 2})
-    assert answer.ending["chi"] == "finish"
+    assert ended(answer)["chi"] == "finish"
 
 
 async def _running_and_waiting(real: Real) -> None:
@@ -140,4 +141,4 @@ async def _running_and_waiting(real: Real) -> None:
 
 
 def _sum(answers: list[Answer], key: str) -> int:
-    return sum(answer.ending["usage"].get(key, 0) for answer in answers)
+    return sum(ended(answer)["usage"].get(key, 0) for answer in answers)
