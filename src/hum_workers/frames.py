@@ -70,5 +70,5 @@ class FrameReader:
                 if not isinstance(frame, list) or not frame:
                     raise FrameError(f"expected an array, read {type(frame).__name__}")
                 yield frame
-        except (ValueError, msgpack.UnpackException) as error:
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise FrameError(f"unreadable frame: {error}") from error

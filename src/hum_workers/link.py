@@ -18,6 +18,8 @@ from hum_workers.frames import Frame, FrameReader, pack
 
 HIGH_WATER = 8 * 1024 * 1024
 """Unsent bytes from which `on_pressure(True)` asks the sender to slow down."""
+LAST_FRAMES = 1.0
+"""Seconds to read on when the other side reads no more: its last frames may be on their way."""
 
 
 class FrameLink:
@@ -42,23 +44,35 @@ class FrameLink:
         self._events: list[list[Any]] = []
         self._scheduled = False
         self._ended = False
+        self._unread = False
+        """The other side takes nothing any more; what it said may still be on its way."""
         self._read: asyncio.ReadTransport | None = None
         self._write: asyncio.WriteTransport | None = None
         self._loop = asyncio.get_running_loop()
+        self._open_ends = 0
+        self._finished: asyncio.Future[None] = self._loop.create_future()
 
     async def open(self, read_fd: int, write_fd: int) -> None:
-        """Takes over both descriptors and begins to read."""
+        """Takes over both descriptors and begins to read; what was sent before goes now."""
+        # A cancel in the middle of it would leave descriptors behind: it takes effect afterwards.
+        opening = asyncio.ensure_future(self._connect(read_fd, write_fd))
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(lambda _: self.abort())
+            raise
+        self.flush()
+
+    async def _connect(self, read_fd: int, write_fd: int) -> None:
         for fd in (read_fd, write_fd):
             os.set_blocking(fd, False)
-        write, _ = await self._loop.connect_write_pipe(
+        self._write, _ = await self._loop.connect_write_pipe(
             lambda: _WriteEnd(self), os.fdopen(write_fd, "wb", 0)
         )
-        self._write = write
         self._write.set_write_buffer_limits(high=HIGH_WATER)
-        read, _ = await self._loop.connect_read_pipe(
+        self._read, _ = await self._loop.connect_read_pipe(
             lambda: _ReadEnd(self), os.fdopen(read_fd, "rb", 0)
         )
-        self._read = read
 
     @property
     def closed(self) -> bool:
@@ -67,7 +81,7 @@ class FrameLink:
 
     def send(self, *frame: Any) -> None:
         """Queues one frame for the end of this turn of the loop; after the end it is dropped."""
-        if self._ended:
+        if self._ended or self._unread:
             return
         if self._events:
             self._pack_events()
@@ -76,7 +90,7 @@ class FrameLink:
 
     def event(self, turn: int, kind: int, data: Any) -> None:
         """Queues one engine event for the `mmm` frame of this turn of the loop."""
-        if self._ended:
+        if self._ended or self._unread:
             return
         self._events.append([turn, kind, data])
         if not self._scheduled:
@@ -85,11 +99,13 @@ class FrameLink:
     def flush(self) -> None:
         """Hands what is queued to the kernel, or to the transport's buffer."""
         self._scheduled = False
+        if self._write is None or self._ended:
+            return
         if self._events:
             self._pack_events()
-        if self._out and self._write is not None and not self._ended:
+        if self._out:
             self._write.write(b"".join(self._out))
-        self._out.clear()
+            self._out.clear()
 
     def close(self) -> None:
         """Closes both pipes after what is queued; idempotent, calls nobody back."""
@@ -109,10 +125,17 @@ class FrameLink:
         self._ended = True
         self._out.clear()
         self._events.clear()
-        if self._write is not None:
-            self._write.abort()
+        write, self._write = self._write, None
+        # Asyncio's transport reports its end twice when it is aborted on its way out.
+        if write is not None and not (write.is_closing() and not write.get_write_buffer_size()):
+            write.abort()
         if self._read is not None:
             self._read.close()
+
+    async def finished(self, timeout: float) -> bool:
+        """Returns whether, after a `close`, all was taken and both pipes are closed by then."""
+        await asyncio.wait({self._finished}, timeout=timeout)
+        return self._finished.done()
 
     def unsent(self) -> int:
         """Returns the bytes that the kernel has not yet taken."""
@@ -137,6 +160,23 @@ class FrameLink:
         except FrameError as error:
             self._end(str(error))
 
+    def _opened(self) -> None:
+        self._open_ends += 1
+
+    def _lost(self) -> None:
+        self._open_ends -= 1
+        if self._open_ends == 0 and not self._finished.done():
+            self._finished.set_result(None)
+
+    def _unheard(self, why: str) -> None:
+        self._write, self._unread = None, True
+        self._out.clear()
+        self._events.clear()
+        self._lost()
+        if not self._ended:
+            # A side that leaves closes both pipes, and what it said before is still to be read.
+            self._loop.call_later(LAST_FRAMES, self._end, why)
+
     def _end(self, why: str) -> None:
         if self._ended:
             return
@@ -152,16 +192,23 @@ class _ReadEnd(asyncio.Protocol):
     def __init__(self, link: FrameLink) -> None:
         self._link = link
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._link._opened()
+
     def data_received(self, data: bytes) -> None:
         self._link._data(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._link._end("the pipe was closed" if exc is None else str(exc))
+        self._link._lost()
+        self._link._end(_words(exc))
 
 
 class _WriteEnd(asyncio.BaseProtocol):
     def __init__(self, link: FrameLink) -> None:
         self._link = link
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._link._opened()
 
     def pause_writing(self) -> None:
         self._link._pressure(True)
@@ -170,4 +217,8 @@ class _WriteEnd(asyncio.BaseProtocol):
         self._link._pressure(False)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._link._end("the pipe was closed" if exc is None else str(exc))
+        self._link._unheard(_words(exc))
+
+
+def _words(exc: Exception | None) -> str:
+    return "the pipe was closed" if exc is None else str(exc)

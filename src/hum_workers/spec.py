@@ -71,9 +71,9 @@ class CellSpec:
         Raises:
             FrameError: a field is missing, or unknown to this version.
         """
-        unknown = set(data) - {f.name for f in fields(cls)}
+        unknown = sorted(map(str, set(data) - {f.name for f in fields(cls)}))
         if unknown:
-            raise FrameError(f"unknown fields in the cell's spec: {', '.join(sorted(unknown))}")
+            raise FrameError(f"unknown fields in the cell's spec: {', '.join(unknown)}")
         try:
             return cls(**data)
         except TypeError as error:
