@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hum_workers.engine_events import ChatStream, Event, one_line, refusal
-from hum_workers.errors import ErrorCode
+from hum_workers.engine_events import ChatStream, Event, refusal
+from hum_workers.errors import ErrorCode, one_line
 from hum_workers.frames import Mmm, pack
 
 FIXTURES = Path(__file__).parent / "fixtures"

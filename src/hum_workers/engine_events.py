@@ -12,14 +12,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from hum_workers.errors import ErrorCode, TurnError
+from hum_workers.errors import ErrorCode, TurnError, one_line
 from hum_workers.frames import Mmm
 from hum_workers.sse import MAX_EVENT, EventStream
 
 Event = tuple[Mmm, Any]
-
-MAX_MESSAGE = 400
-"""Characters of an engine's own message that an ERROR quotes at most."""
 
 _MOST_TOKENS = 2**53
 _NO_FINISH = "the engine's stream ended without a finish reason"
@@ -267,12 +264,6 @@ def described(error: object, fallback: str) -> tuple[ErrorCode, str]:
         message = json.dumps(error, default=str) if error else ""
     text = one_line(_mend(message))
     return code, text or fallback
-
-
-def one_line(text: str) -> str:
-    """Returns `text` on one line, without control characters, cut to MAX_MESSAGE characters."""
-    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"
 
 
 def _code(status: object) -> ErrorCode:

@@ -19,6 +19,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+MAX_MESSAGE = 400
+"""Characters of one `error` tone's message at most; an engine may quote a whole prompt."""
+
 
 class ErrorCode(StrEnum):
     """The `code` of an `error` tone (thrum, section 6)."""
@@ -91,7 +94,10 @@ class StartFailed(EngineError):
 
 
 class TurnError(HumError):
-    """Ends one turn with an `error` tone of this code; other turns are untouched."""
+    """Ends one turn with an `error` tone of this code; other turns are untouched.
+
+    The message may quote what the asker or the engine said: it is made one line.
+    """
 
     def __init__(
         self,
@@ -101,12 +107,18 @@ class TurnError(HumError):
         subtype: str = "",
         usage: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(message)
+        self.message = one_line(message)
+        super().__init__(self.message)
         self.code = code
-        self.message = message
         self.subtype = subtype or code.value
         self.usage = usage
 
 
 class FrameError(HumError):
     """A frame between bee and tender that can't be read."""
+
+
+def one_line(text: str) -> str:
+    """Returns `text` on one line, without control characters, cut to MAX_MESSAGE characters."""
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - 1] + "…"

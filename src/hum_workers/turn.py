@@ -84,7 +84,7 @@ class Turn:
             ending = error
         except asyncio.CancelledError:
             if self._ending is None:
-                self._ending = TurnError(ErrorCode.SHUTTING_DOWN, "the bee was ended")
+                self._say(TurnError(ErrorCode.SHUTTING_DOWN, "the bee was ended"))
                 raise
             ending = self._ending
         except Exception:
@@ -93,8 +93,6 @@ class Turn:
         finally:
             for timer in self._timers:
                 timer.cancel()
-            if not self.reply.ended and self._ending is not None:
-                self._say(self._ending)
         self._say(ending)
 
     def _say(self, ending: Ending) -> None:
@@ -131,6 +129,8 @@ class Turn:
         self._timers.append(self._loop.call_later(turn_timeout, self.stop, late))
         assert self.prompt is not None
         self.reply.announce(lease.cell.cell_id, self._nest.model)
+        if self._ending is not None:  # too much waits for humd already: nothing for the engine
+            return self._ending
         request = chat_request(
             self.prompt,
             model=self._nest.model,

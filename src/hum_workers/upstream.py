@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hum_workers.engine_events import ChatStream, Event, one_line, refusal
-from hum_workers.errors import ErrorCode
+from hum_workers.engine_events import ChatStream, Event, refusal
+from hum_workers.errors import ErrorCode, one_line
 from hum_workers.frames import Mmm
 from hum_workers.http1 import BadAnswer, request_head
 from hum_workers.http_pool import Call, Pool
