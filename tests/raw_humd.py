@@ -111,6 +111,38 @@ class Seat(asyncio.Protocol):
             self.say({"chi": "echo", "rid": tone["rid"], "ok": True})
 
 
+def turns(tones: list[Tone]) -> list[list[Tone]]:
+    """Returns the turns of one sid, and fails if the tones are not whole turns in order.
+
+    A turn is an ending alone, or `session-ready`, blocks that are started, filled and stopped one
+    after the other, and an ending.
+    """
+    found: list[list[Tone]] = [[]]
+    block, is_open = -1, False
+    for tone in tones:
+        turn = found[-1]
+        turn.append(tone)
+        if tone["chi"] in ENDINGS:
+            assert not is_open, f"ended within a block: {turn}"
+            found.append([])
+            block = -1
+        elif tone["chi"] == "session-ready":
+            assert len(turn) == 1, f"not first: {turn}"
+        else:
+            assert tone["chi"] == "chunk", tone
+            assert turn[0]["chi"] == "session-ready", turn
+            kind = tone["chunkType"]
+            if kind.endswith("_start"):
+                assert not is_open, turn
+                block, is_open = block + 1, True
+            else:
+                assert is_open, turn
+                is_open = kind != "content_block_stop"
+            assert tone["blockIdx"] == block, turn
+    assert found.pop() == [], "tones after the ending, or a turn without one"
+    return found
+
+
 class RawHumd:
     """Listens at `path`; each connection is a `Seat` made by `seat`."""
 

@@ -69,11 +69,11 @@ async def error(stage: Stage, **fields: Any) -> Tone:
     """Sends a prompt that is refused and returns its error, the only tone it gets."""
     sid = stage.asker.prompt(**{"modelId": "echo", "text": "hi", **fields})
     answer = await stage.asker.collect(sid)
-    assert answer.tones == [answer.ending]
-    assert answer.ending["chi"] == "error"
-    assert answer.ending["code"] == answer.ending["subtype"]
-    assert "\n" not in answer.ending["message"]
-    return answer.ending
+    (refused,) = answer.tones
+    assert refused["chi"] == "error"
+    assert refused["code"] == refused["subtype"]
+    assert "\n" not in refused["message"]
+    return refused
 
 
 def user(content: Any) -> list[dict[str, Any]]:

@@ -81,6 +81,23 @@ def test_turns_that_wait_take_turns(pacer: Pacer, clock: Clock) -> None:
     assert [t["sid"] for t in drain(pacer, clock)] == ["a", "b", "a", "a"]
 
 
+def test_turns_of_one_sid_do_not_mix_however_long_the_first_waits(
+    pacer: Pacer, clock: Clock
+) -> None:
+    outboxes = [pacer.outbox("s", lambda: None) for _ in range(3)]
+    outboxes[2].end(tone("error", n=2))
+    for n, outbox in enumerate(outboxes[:2]):
+        outbox.tone(tone(n=n))
+        outbox.delta("text", n, "x" * 9000)
+    outboxes[1].end(tone("finish", n=1))
+    tones = drain(pacer, clock)
+    assert [t.get("n", t.get("blockIdx")) for t in tones] == [0, 0, 0]
+    outboxes[0].end(tone("finish", n=0))
+    tones = drain(pacer, clock)
+    assert [t.get("n", t.get("blockIdx")) for t in tones] == [0, 1, 1, 1, 1, 2]
+    assert pacer.wait() is None
+
+
 def test_the_first_tones_of_a_turn_go_ahead_of_merged_deltas(pacer: Pacer, clock: Clock) -> None:
     busy = [started(pacer, f"busy{n}") for n in range(3)]
     drain(pacer, clock)

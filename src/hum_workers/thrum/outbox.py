@@ -56,7 +56,7 @@ class Pace(Protocol):
     held: int
 
     def waiting(self, outbox: TurnOutbox) -> None:
-        """The outbox has something to send and is on no list."""
+        """The outbox has something to send and is on no list. It may be called again."""
 
     def withdrawn(self, outbox: TurnOutbox) -> None:
         """The outbox is on a list and has nothing to send any more."""
@@ -146,6 +146,11 @@ class TurnOutbox:
 
     def __bool__(self) -> bool:
         return bool(self._queue)
+
+    @property
+    def over(self) -> bool:
+        """Its ending was taken; nothing follows."""
+        return self._ended and not self._queue
 
     def tone(self, tone: Mapping[str, Any]) -> None:
         """See `Outbox.tone`."""

@@ -5,6 +5,7 @@ connection takes bytes out with `take` when it can write. Kept promises:
 
 - never more tones than the bucket holds, whatever kind they are of;
 - tones of a turn keep their order, its ending comes last, text that waits is merged;
+- turns of one sid go one after the other, as their outboxes were made: tones carry only the sid;
 - the first tones of a turn go ahead of what else waits, the rest goes round robin;
 - an ending is kept until humd has echoed it, and goes once more if the connection was lost;
 - what is held is bounded, a turn and in all; the turn that goes over is told once.
@@ -59,13 +60,17 @@ class Pacer:
         self._again: deque[Sent] = deque()
         self._young: deque[TurnOutbox] = deque()
         self._turns: deque[TurnOutbox] = deque()
+        self._sids: dict[str, deque[TurnOutbox]] = {}
         self._unechoed: dict[str, Sent] = {}
         self._last: dict[str, Sent] = {}
 
     def outbox(self, sid: str, on_overflow: Callable[[], None]) -> Outbox:
         """Returns the outbox of a new turn. `on_overflow` is called at most once, from within
-        `tone` or `delta`; from then on the turn's outbox takes nothing but its ending."""
-        return TurnOutbox(self, sid, on_overflow)
+        `tone` or `delta`; from then on the turn's outbox takes nothing but its ending. Every turn
+        must end: what the next one of its sid says is held until then."""
+        outbox = TurnOutbox(self, sid, on_overflow)
+        self._sids.setdefault(sid, deque()).append(outbox)
+        return outbox
 
     def urgent(self, line: bytes) -> None:
         """Puts a line ahead of everything: hello and the like. It counts against the bucket."""
@@ -109,7 +114,9 @@ class Pacer:
         return not self._any() and not self._unechoed
 
     def waiting(self, outbox: TurnOutbox) -> None:
-        """Lists an outbox that has something to send and is on no list."""
+        """Lists an outbox that has something to send and is on no list, if it is its sid's turn."""
+        if self._sids[outbox.sid][0] is not outbox:
+            return
         outbox.listed = True
         (self._young if outbox.popped < HEAD_START else self._turns).append(outbox)
         self._note()
@@ -155,4 +162,15 @@ class Pacer:
             (self._young if outbox.popped < HEAD_START else self._turns).append(outbox)
         else:
             outbox.listed = False
+            if outbox.over:
+                self._over(outbox.sid)
         return line
+
+    def _over(self, sid: str) -> None:
+        """The first turn of this sid has sent its ending: the next one may speak."""
+        line = self._sids[sid]
+        line.popleft()
+        if not line:
+            del self._sids[sid]
+        elif line[0]:
+            self.waiting(line[0])
