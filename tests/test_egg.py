@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hum_workers.egg import bee_settings, load_eggs, log_settings, schema
+from hum_workers.egg import bee_settings, load_eggs, log_settings, metrics_settings, schema
 from hum_workers.egg_tables import Egg
 from hum_workers.errors import EggError, UsageError
 
@@ -178,6 +178,26 @@ def test_a_pace_that_humd_may_not_follow_is_a_warning(tmp_path: Path) -> None:
 def test_no_pace_is_no_warning(tmp_path: Path) -> None:
     (egg,) = load(tmp_path, a="[bee]\npace = 0\n")
     assert egg.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("listen", "means", "warnings"),
+    [
+        ("9464", "127.0.0.1:9464", 0),
+        ('"0"', "127.0.0.1:0", 0),
+        ('"localhost:9464"', "localhost:9464", 0),
+        ('"[::1]:9464"', "[::1]:9464", 0),
+        ('"0.0.0.0:9464"', "0.0.0.0:9464", 1),
+        ('"[::]:9464"', "[::]:9464", 1),
+    ],
+)
+def test_figures_listen_on_loopback_unless_the_egg_says_so(
+    tmp_path: Path, listen: str, means: str, warnings: int
+) -> None:
+    (egg,) = load(tmp_path, a=f"[metrics]\nlisten = {listen}\n")
+    assert egg.metrics.listen == means
+    assert len(egg.warnings) == warnings
+    assert metrics_settings([egg]).listen == means
 
 
 def test_an_egg_error_is_a_usage_error_that_carries_its_mistakes(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Eggs from files: every mistake of every file at once, or the eggs, ready to be raised.
 
-Start here: `load_eggs`, `bee_settings`, `log_settings`, `schema`. The tables stand in
-`egg_tables`, reading in `egg_files`, the wording of mistakes in `egg_mistakes`. Importing this
-module imports pydantic; a program does so when it reads an egg, not before.
+Start here: `load_eggs`, `bee_settings` and its like, `schema`. The tables stand in `egg_tables`,
+reading in `egg_files`, the wording of mistakes in `egg_mistakes`. Importing this module imports
+pydantic; a program does so when it reads an egg, not before.
 """
 
 from __future__ import annotations
@@ -15,18 +15,28 @@ from pydantic import ValidationError
 
 from hum_workers.egg_files import Document, read_documents
 from hum_workers.egg_mistakes import LATER, Names, translate
-from hum_workers.egg_tables import Bee, Egg, Flaw, Log
+from hum_workers.egg_tables import Bee, Egg, Flaw, Log, Metrics
 from hum_workers.egg_types import Table
 from hum_workers.errors import EggError, Mistake
 from hum_workers.toml_positions import Path as KeyPath
 
-__all__ = ["Bee", "Egg", "Log", "bee_settings", "load_eggs", "log_settings", "schema"]
+__all__ = [
+    "Bee",
+    "Egg",
+    "Log",
+    "Metrics",
+    "bee_settings",
+    "load_eggs",
+    "log_settings",
+    "metrics_settings",
+    "schema",
+]
 
 AnyEgg = TypeVar("AnyEgg", bound=Egg)
 
-SHARED = ("bee", "log")
+SHARED = ("bee", "metrics", "log")
 """Tables that describe the process, not one cell."""
-OWN = {("bee", "models")}
+OWN = {("bee", "models"), ("metrics", "interval")}
 """Their keys that belong to the egg all the same."""
 
 
@@ -67,6 +77,12 @@ def log_settings(eggs: Sequence[Egg]) -> Log:
     """Returns the one `[log]` of a process."""
     stated = [egg.log for egg in eggs if _stated(egg.log, "log")]
     return (stated or [Log()])[0]
+
+
+def metrics_settings(eggs: Sequence[Egg]) -> Metrics:
+    """Returns the one `[metrics]` of a process; `interval` is each egg's own."""
+    stated = [egg.metrics for egg in eggs if _stated(egg.metrics, "metrics")]
+    return (stated or [Metrics()])[0]
 
 
 def schema(model: type[Egg]) -> dict[str, Any]:

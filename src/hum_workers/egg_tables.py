@@ -20,6 +20,7 @@ from hum_workers.egg_types import (
     Duration,
     EggPath,
     Grace,
+    Listen,
     Name,
     Program,
     Size,
@@ -34,11 +35,14 @@ from hum_workers.egg_types import (
 from hum_workers.errors import Mistake
 from hum_workers.redact import redact_args, redact_env
 from hum_workers.toml_positions import Path as KeyPath
+from hum_workers.units import is_loopback, split_listen
 
 HUMD_QUEUE = 1024
 """Tones that humd holds for one asker before it drops them."""
 ASKER_PAUSE = 0.35
 """Seconds an asker may stop reading without loss at the default pace."""
+LEAST_INTERVAL = 0.1
+"""Seconds between two looks at a cell's tree, at least."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +155,15 @@ class Lifecycle(Table):
     drain_timeout: Grace = seconds("30s", "Time that running turns have when the bee stops.")
 
 
+class Metrics(Table):
+    """Figures for Prometheus. `listen` is the process's, `interval` the egg's own."""
+
+    listen: Listen | None = Field(
+        default=None, description="Where figures are served, at /metrics. Default: nowhere."
+    )
+    interval: Duration = seconds("10s", "Time between two looks at memory and CPU of the cell.")
+
+
 class Log(Table):
     """The bee's log; like [bee], it may stand in one egg, or in several if equal."""
 
@@ -167,7 +180,6 @@ class Egg(Table):
 
     LATER: ClassVar[dict[str, frozenset[str]]] = {
         "lifecycle": frozenset({"stall_timeout", "idle_timeout"}),
-        "metrics": frozenset({"listen", "interval"}),
         "forager": frozenset({"listen"}),
         "tools": frozenset(
             {"foragers", "step_timeout", "max_steps", "parked_max", "parked_age", "parked_bytes"}
@@ -181,6 +193,7 @@ class Egg(Table):
     engine: Engine = Field(default_factory=Engine)
     limits: Limits = Field(default_factory=Limits)
     lifecycle: Lifecycle = Field(default_factory=Lifecycle)
+    metrics: Metrics = Field(default_factory=Metrics)
     log: Log = Field(default_factory=Log)
 
     _source: Path = PrivateAttr(default=Path("egg.toml"))
@@ -217,6 +230,9 @@ class Egg(Table):
                 f"must be at most limits.max_waiting, which is {self.limits.max_waiting}",
                 (("limits", "max_waiting"),),
             )
+        if self.metrics.interval < LEAST_INTERVAL:
+            message = f"must be at least {LEAST_INTERVAL:g} s: a look costs about a millisecond"
+            yield Flaw(("metrics", "interval"), message)
         for name in self.engine.env:
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
                 message = "is no name of a variable: letters, digits and underscores"
@@ -231,4 +247,11 @@ class Egg(Table):
                 f"an asker that pauses for {ASKER_PAUSE:g} s loses text: burst + pace × "
                 f"{ASKER_PAUSE:g} s is {bee.burst + bee.pace * ASKER_PAUSE:.0f} tones and humd "
                 f"holds {HUMD_QUEUE}; lower one of them",
+            )
+        listen = self.metrics.listen
+        if listen is not None and not is_loopback(split_listen(listen)[0]):
+            yield Flaw(
+                ("metrics", "listen"),
+                f"{listen} can be reached from other machines, and whoever reaches it reads the "
+                "figures without a password",
             )

@@ -119,6 +119,18 @@ Cpus = Annotated[
     BeforeValidator(units.parse_cpus),
     WithJsonSchema({"type": "string", "pattern": units.CPUS_PATTERN}),
 ]
+Listen = Annotated[
+    str,
+    BeforeValidator(units.parse_listen),
+    WithJsonSchema(
+        {
+            "type": ["string", "integer"],
+            "pattern": units.LISTEN_PATTERN,
+            "minimum": 0,
+            "maximum": 65535,
+        }
+    ),
+]
 Count = Annotated[int, Field(ge=1)]
 
 

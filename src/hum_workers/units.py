@@ -1,4 +1,7 @@
-"""Sizes, durations and CPU lists as operators write them. Pure; a `ValueError` is one sentence."""
+"""Sizes, durations, CPU lists and addresses as operators write them.
+
+Pure; a `ValueError` is one sentence.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import re
 
 SIZE_PATTERN = r"^[0-9]+(\.[0-9]+)?(B|KiB|MiB|GiB|TiB|KB|MB|GB|TB)$"
 DURATION_PATTERN = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+$"
+LISTEN_PATTERN = r"^([^:\s/]+:|\[[0-9A-Fa-f:.]+\]:)?[0-9]{1,5}$"
 CPUS_PATTERN = r"^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$"
 
 _SIZES = {
@@ -113,3 +117,33 @@ def _near_duration(text: object) -> str:
         if word.startswith(name):
             return f'; did you mean "{number}{unit}"?'
     return ""
+
+
+def parse_listen(value: object) -> str:
+    """Returns `host:port` of an address to listen on; a port alone means 127.0.0.1.
+
+    An IPv6 address stands in brackets. Port 0 means any that is free.
+
+    Raises:
+        ValueError: no port, or none below 65536.
+    """
+    text = str(value) if type(value) is int else value
+    if not isinstance(text, str) or not re.fullmatch(LISTEN_PATTERN, text):
+        raise ValueError('is no address: write "127.0.0.1:9464", or the port alone')
+    host, _, port = text.rpartition(":")
+    if int(port) > 65535:
+        raise ValueError(f"has no port {port}: they end at 65535")
+    return f"{host or '127.0.0.1'}:{int(port)}"
+
+
+def split_listen(listen: str) -> tuple[str, int]:
+    """Returns host and port of what `parse_listen` returned, the host without brackets."""
+    host, _, port = listen.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether only this machine can reach what listens there."""
+    return (
+        host == "localhost" or host == "::1" or re.fullmatch(r"127(\.[0-9]+){3}", host) is not None
+    )

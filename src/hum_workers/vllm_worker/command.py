@@ -121,6 +121,7 @@ def build(
         cpus=egg.limits.cpus,
         start_timeout=egg.lifecycle.start_timeout,
         stop_grace=egg.lifecycle.stop_grace,
+        sample_interval=egg.metrics.interval,
     )
 
 
