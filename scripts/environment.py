@@ -1,10 +1,11 @@
-"""The environment in `.venv`: made once, mended after an interruption, left alone when it is right.
+"""An environment: made once, mended after an interruption, left alone when it is right.
 
-Owns `.venv` and `.cache/setup*`. A stamp in `.venv`, written last, says what was installed: Python,
-place, extras and a hash of the dependencies in pyproject.toml. Same stamp, nothing to do. A mark
-stands in `.venv` while pip works there; one that is found at the start means that a run was
-interrupted in the middle, and the environment is made anew (pip's cache makes that cheap).
-Nothing outside the checkout is touched but pip's own cache.
+`run` brings the checkout's own, `.venv`, with `.cache/setup*` beside it; `bring` any other, as
+`scripts.commission` does. A stamp in the environment, written last, says what was installed:
+Python, place, extras and a hash of the dependencies in pyproject.toml. Same stamp, nothing to do.
+A mark stands there while pip works; one that is found at the start means that a run was interrupted
+in the middle, and the environment is made anew (pip's cache makes that cheap). Nothing else is
+touched but pip's own cache.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -100,7 +101,7 @@ def make_venv(venv: Path, log: IO[str]) -> None:
             package = f"python{sys.version_info[0]}.{sys.version_info[1]}-venv"
             raise SetupError(
                 f"{sys.executable} has no module {module}: install {package} (or what it is called "
-                "here), or name another interpreter with `make setup PYTHON=…`"
+                "here), or name another interpreter in PYTHON"
             ) from error
     if venv.exists():
         shutil.rmtree(venv)
@@ -126,8 +127,15 @@ def unmatched(venv: Path) -> list[str]:
     return [name for name in UNMATCHED if name in versions and "+cpu" not in versions[name]]
 
 
-def install(root: Path, venv: Path, want: dict[str, Any], progress: Progress, log: IO[str]) -> None:
-    """Brings `venv` to the stamp `want`."""
+def requirement(root: Path, extras: tuple[str, ...]) -> str:
+    """Returns the package of this checkout with its extras, as pip names it."""
+    return f"{root}[{','.join(extras)}]" if extras else str(root)
+
+
+def install(
+    what: list[str], venv: Path, want: dict[str, Any], progress: Progress, log: IO[str]
+) -> None:
+    """Brings `venv` to the stamp `want`, by what pip is told to install."""
     if usable(venv, want):
         progress.stage(f"mending {venv}" if stamped(venv) is None else f"renewing {venv}")
     else:
@@ -137,8 +145,7 @@ def install(root: Path, venv: Path, want: dict[str, Any], progress: Progress, lo
     (venv / STAMP).unlink(missing_ok=True)
     progress.stage("resolving dependencies")
     pip = [str(venv / "bin" / "python"), "-m", "pip"]
-    what = f"{root}[{','.join(want['extras'])}]"
-    pip_install([*pip, "install", "--progress-bar", "off", "-e", what], venv, progress, log)
+    pip_install([*pip, "install", "--progress-bar", "off", *what], venv, progress, log)
     if names := unmatched(venv):
         progress.stage(f"removing {', '.join(names)}: not built for the CPU torch")
         pip_install([*pip, "uninstall", "--yes", *names], venv, progress, log)
@@ -150,17 +157,17 @@ def install(root: Path, venv: Path, want: dict[str, Any], progress: Progress, lo
 
 @contextmanager
 def alone(cache: Path, progress: Progress) -> Iterator[None]:
-    """Holds the checkout's setup lock and a private TMPDIR for pip.
+    """Holds the setup lock in `cache` and a private TMPDIR for pip.
 
     The lock's descriptor is handed to pip too: when a run is killed outright, the next one waits
     until its pip is gone.
     """
-    cache.mkdir(exist_ok=True)
+    cache.mkdir(parents=True, exist_ok=True)
     with (cache / "setup.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress.stage("waiting for another setup of this checkout")
+            progress.stage("waiting for another setup")
             fcntl.flock(lock, fcntl.LOCK_EX)
         os.set_inheritable(lock.fileno(), True)
         temporary = cache / "setup.tmp"
@@ -180,33 +187,56 @@ def stop(number: int, _frame: object) -> None:
     raise Interrupted(number)
 
 
-def run(root: Path, extras: tuple[str, ...]) -> None:
-    """Does the work that the stamp says is left."""
-    venv, cache = root / ".venv", root / ".cache"
-    want = wanted(root, extras)
-    if stamped(venv) == want and not (venv / BUSY).exists() and (venv / "bin/python").exists():
-        return
-    with Progress() as progress, alone(cache, progress):
-        if stamped(venv) == want and not (venv / BUSY).exists():
-            return
-        with (cache / "setup.log").open("w") as log:
-            install(root, venv, want, progress, log)
+def bring(venv: Path, work: Path, want: dict[str, Any], what: list[str]) -> bool:
+    """Does the work that the stamp says is left, and tells whether there was any.
+
+    `work` gets the lock, pip's log and its temporary files.
+
+    Raises:
+        SetupError: the environment can't be made.
+        PipFailed: pip ended with an error.
+    """
+    if ready(venv, want):
+        return False
+    with Progress() as progress, alone(work, progress):
+        if ready(venv, want):
+            return False
+        with (work / "setup.log").open("w") as log:
+            install(what, venv, want, progress, log)
         progress.say(f"{venv} is ready")
+    return True
 
 
-def main() -> int:
-    """Returns 0 with the environment in place, 1 with one line on stderr, 128 + n on a signal."""
-    parser = argparse.ArgumentParser(prog="setup", description="makes the environment in .venv")
-    parser.add_argument("--extras", default=",".join(EXTRAS), help="default: %(default)s")
-    options = parser.parse_args()
+def ready(venv: Path, want: dict[str, Any]) -> bool:
+    """Tells whether `venv` is what `want` says."""
+    whole = not (venv / BUSY).exists() and (venv / "bin/python").exists()
+    return whole and stamped(venv) == want
+
+
+def run(root: Path, extras: tuple[str, ...]) -> None:
+    """Brings the checkout's own environment."""
+    what = ["-e", requirement(root, extras)]
+    bring(root / ".venv", root / ".cache", wanted(root, extras), what)
+
+
+def program(name: str, work: Callable[[], None]) -> int:
+    """Returns 0 when `work` is done, 1 with one line on stderr, 128 + n on a signal."""
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, stop)
     try:
-        run(ROOT, tuple(options.extras.split(",")))
+        work()
     except (SetupError, PipFailed, OSError, KeyError) as error:
-        print(f"setup: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         return 1
     except Interrupted as signalled:
-        print("setup: interrupted; the next run goes on from a clean state", file=sys.stderr)
+        print(f"{name}: interrupted; the next run goes on from a clean state", file=sys.stderr)
         return signalled.code
     return 0
+
+
+def main() -> int:
+    """Makes the environment and returns the exit code of `program`."""
+    parser = argparse.ArgumentParser(prog="setup", description="makes the environment in .venv")
+    parser.add_argument("--extras", default=",".join(EXTRAS), help="default: %(default)s")
+    options = parser.parse_args()
+    return program("setup", lambda: run(ROOT, tuple(options.extras.split(","))))

@@ -38,9 +38,11 @@ def run(worker: Worker, argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     _refuse_strays(parser, args)
     try:
-        return _do(worker, parser, args)
+        return _do(worker, args)
     except UsageError as error:
         print(error, file=sys.stderr)  # noqa: T201
+        if _serves(args):
+            _hold(worker, args)
         return Exit.USAGE
     except EngineError as error:
         print(error, file=sys.stderr)  # noqa: T201
@@ -60,7 +62,8 @@ def _parser(worker: Worker) -> argparse.ArgumentParser:
         action="append",
         type=Path,
         metavar="FILE",
-        help="egg to raise; may be given more than once, or name a folder of eggs",
+        help="egg to raise; may be given more than once, or name a folder of eggs; without it "
+        f"hum/{worker.hive}.toml in $XDG_CONFIG_HOME or ~/.config",
     )
     modes = parser.add_mutually_exclusive_group()
     modes.add_argument(
@@ -117,7 +120,7 @@ def _refuse_strays(parser: argparse.ArgumentParser, args: argparse.Namespace) ->
                 parser.error(f"{flag} goes with --prompt only")
 
 
-def _do(worker: Worker, parser: argparse.ArgumentParser, args: argparse.Namespace) -> int:
+def _do(worker: Worker, args: argparse.Namespace) -> int:
     if args.version:
         from hum_workers.thrum.tones import THRUM_VERSION
 
@@ -126,11 +129,10 @@ def _do(worker: Worker, parser: argparse.ArgumentParser, args: argparse.Namespac
         return Exit.OK
     if args.egg_schema:
         return _print_schema(worker)
-    if not args.egg:
-        parser.error("name at least one egg: --egg FILE")
+    found = None if args.egg else _find_egg(worker)
     from hum_workers.egg import load_eggs
 
-    eggs = load_eggs(args.egg, worker.egg())
+    eggs = load_eggs([found] if found else args.egg, worker.egg())
     if args.check:
         return _check(worker, eggs)
     if args.show_command:
@@ -149,7 +151,27 @@ def _do(worker: Worker, parser: argparse.ArgumentParser, args: argparse.Namespac
         return uvloop.run(ask(worker, eggs[0], question, as_json=args.json))
     from hum_workers.serving import serve
 
-    return uvloop.run(serve(worker, eggs))
+    return uvloop.run(serve(worker, eggs, found=found))
+
+
+def _find_egg(worker: Worker) -> Path:
+    from hum_workers.places import default_egg
+
+    egg = default_egg(os.environ, worker.hive)
+    if not egg.exists():
+        raise UsageError(f"{worker.hive}: no egg: name one with --egg FILE or put one at {egg}")
+    return egg
+
+
+def _serves(args: argparse.Namespace) -> bool:
+    return args.prompt is None and not (args.check or args.show_command)
+
+
+def _hold(worker: Worker, args: argparse.Namespace) -> None:
+    from hum_workers.held import hold
+    from hum_workers.places import default_egg
+
+    hold(args.egg or [default_egg(os.environ, worker.hive)], os.environ)
 
 
 def _print_schema(worker: Worker) -> int:

@@ -1,7 +1,8 @@
-"""Places: where a bee keeps the folders of its cells and the logs of its engines."""
+"""Places: the egg of a user who names none, the folders of cells, the logs of engines."""
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,18 @@ from hum_workers.errors import UsageError
 
 NAME_LIMIT = 24
 """Letters of an egg's name in a path: the sockets below it must stay under 108 bytes."""
+
+
+def default_egg(env: Mapping[str, str], hive: str) -> Path:
+    """Returns where the egg lies that is raised when none is named; it need not be there.
+
+    `$XDG_CONFIG_HOME/hum/<hive>.toml`; a relative XDG_CONFIG_HOME is ignored, as XDG asks.
+    """
+    named = env.get("XDG_CONFIG_HOME", "")
+    if os.path.isabs(named):
+        return Path(named, "hum", f"{hive}.toml")
+    home = env.get("HOME", "")
+    return (Path(home) if home else Path.home()) / ".config" / "hum" / f"{hive}.toml"
 
 
 def cells_folder(env: Mapping[str, str], uid: int) -> Path:

@@ -23,14 +23,18 @@ from hum_workers.worker import Worker
 log = structlog.get_logger()
 
 
-async def serve(worker: Worker, eggs: Sequence[Any]) -> int:
+async def serve(worker: Worker, eggs: Sequence[Any], *, found: Path | None = None) -> int:
     """Serves the eggs until a signal and returns the exit code.
+
+    `found` is the egg of the user's configuration, when none was named.
 
     Raises:
         UsageError: the identity, the log file or the folder of cells can't be used.
     """
     settings, log_to = bee_settings(eggs), log_settings(eggs)
     logs.configure(log_to.level, log_to.file)
+    if found is not None:
+        log.info("worker.egg.found", file=str(found), why="no --egg was given")
     for warning in (line for egg in eggs for line in egg.warnings):
         log.warning("worker.egg.warning", about=str(warning))
     cells = places.cells_folder(os.environ, os.getuid())
