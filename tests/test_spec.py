@@ -63,4 +63,4 @@ def test_a_missing_field_is_named(field: str) -> None:
 
 def test_names_that_are_no_text_are_refused() -> None:
     with pytest.raises(FrameError):
-        CellSpec.from_wire({**least(), 7: "x"})  # type: ignore[arg-type]
+        CellSpec.from_wire({**least(), 7: "x"})  # type: ignore[dict-item]

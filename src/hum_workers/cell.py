@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ import structlog
 
 from hum_workers import lifecycle
 from hum_workers.errors import ErrorCode, StartFailed
+from hum_workers.figures import CellView, Death, death_class
 from hum_workers.frames import Frame, Mmm
 from hum_workers.lifecycle import Vitals
 from hum_workers.link import FrameLink
@@ -54,6 +56,7 @@ class Emerged:
     code: int | None = None
     signal: int | None = None
     asked: bool = False
+    death: Death = Death.START_FAILED
     reason: str = ""
     """One line: why we ended it, or the one useful line of the engine."""
     left: tuple[str, ...] = ()
@@ -76,7 +79,10 @@ class Cell:
         self.state = CellState.COLD
         self.facts: Mapping[str, Any] = {}
         self.vitals: Vitals | None = None
-        loop = asyncio.get_running_loop()
+        self.output_tokens = 0
+        self.tokens_per_second = 0.0
+        self._loop = loop = asyncio.get_running_loop()
+        self._born = loop.time()
         self.emerged: asyncio.Future[Emerged] = loop.create_future()
         self._ready: asyncio.Future[None] = loop.create_future()
         self._ready.add_done_callback(_retrieve)
@@ -88,6 +94,7 @@ class Cell:
         self._link: FrameLink | None = None
         self._gone: Mapping[str, Any] | None = None
         self._burial: asyncio.Task[None] | None = None
+        self._was_ready = False
 
     def __repr__(self) -> str:
         return f"<Cell {self.cell_id} {self.state} turns={len(self._sinks)}>"
@@ -106,6 +113,25 @@ class Cell:
     def in_flight(self) -> int:
         """Turns that were fed and have not ended."""
         return len(self._sinks)
+
+    def view(self) -> CellView | None:
+        """Returns what the cell is now, None when it does not live."""
+        if self.mark is None or self.state is CellState.DEAD:
+            return None
+        vitals = self.vitals
+        return CellView(
+            cell=self.cell_id,
+            state=self.state.value,
+            pid=self.mark,
+            engine_pid=vitals.pid if vitals else 0,
+            age_seconds=self._loop.time() - self._born,
+            rss_bytes=vitals.rss_bytes if vitals else 0,
+            cpu_ms=vitals.cpu_ms if vitals else 0,
+            open_files=vitals.fd_count if vitals else 0,
+            processes=vitals.processes if vitals else 0,
+            output_tokens=self.output_tokens,
+            tokens_per_second=self.tokens_per_second,
+        )
 
     async def hatch(self) -> None:
         """Starts the tender and tells it what to raise; does not wait for the engine.
@@ -194,6 +220,8 @@ class Cell:
                 self._hatched(facts)
             case [Frame.VITALS, dict(vitals)]:
                 self.vitals = Vitals.from_wire(vitals)
+            case [Frame.WORK, int(tokens), rate]:
+                self.output_tokens, self.tokens_per_second = tokens, float(rate)
             case [Frame.CANCELLED, int(turn), bool(confirmed), seconds]:
                 self._cancelled(turn, confirmed, float(seconds))
             case [Frame.GONE, dict(gone)]:
@@ -217,6 +245,7 @@ class Cell:
             return
         self.facts = facts
         self.state = CellState.READY
+        self._was_ready = True
         seconds = round(float(facts.get("seconds", 0)), 1)
         log.info("worker.cell.ready", cell=self.cell_id, pid=facts.get("pid"), seconds=seconds)
         self._ready.set_result(None)
@@ -279,11 +308,13 @@ class Cell:
             return "killed by the kernel for memory; raise [limits] memory or lower [kv] size"
         if gone["reason"]:
             return str(gone["reason"])
-        if line := self._diagnose(gone["lines"]):
+        line = self._diagnose(gone["lines"])
+        if line and not gone["signal"] and not self._was_ready:
             return line
-        if gone["signal"]:
-            return f"killed by signal {gone['signal']}"
-        return f"exited with code {gone['code']}, without a word"
+        how = f"exited with code {gone['code']}"
+        if number := gone["signal"]:
+            how = f"was killed by {_signal_name(number)}"
+        return f"the engine {how}; its last useful line: {line}" if line else f"the engine {how}"
 
     def _bury(self, emerged: Emerged) -> None:
         if self.emerged.done():
@@ -310,6 +341,13 @@ class Cell:
 
 def _died(message: str) -> dict[str, Any]:
     return {"code": ErrorCode.CELL_DIED.value, "message": message, "usage": None}
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _retrieve(future: asyncio.Future[None]) -> None:

@@ -1,15 +1,17 @@
 """Hatching: from an empty private folder to an engine that has answered a prompt.
 
 Lives in the tender. Every wait ends with the engine's death or after `start_timeout` seconds
-without a sign of progress: a line of output, a stage, an answer.
+without a sign of progress: a new line of output, a stage, an answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import stat
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,9 @@ HEALTH_POLL = 0.05
 HEALTH_TIMEOUT = 10.0
 DETAIL = 100
 """Letters of a line of output that go with a stage."""
+LINES_REMEMBERED = 64
+"""Last lines of output that are no progress when they come again: a stuck vLLM repeats itself."""
+_CLOCK = re.compile(r"\d\d-\d\d \d\d:\d\d:\d\d|\d\d:\d\d:\d\d")
 
 
 def prepare(spec: CellSpec) -> None:
@@ -76,6 +81,7 @@ class Hatching:
         self._loop = asyncio.get_running_loop()
         self._stage = "spawned"
         self._last_sign = self._loop.time()
+        self._said: deque[str] = deque(maxlen=LINES_REMEMBERED)
 
     def progress(self) -> None:
         """Notes a sign of life."""
@@ -83,6 +89,10 @@ class Hatching:
 
     def line(self, text: str) -> None:
         """Reads a line of the engine's output for a mark of progress."""
+        plain = _CLOCK.sub("", text)
+        if plain in self._said:
+            return
+        self._said.append(plain)
         self.progress()
         for mark, stage in self._spec.marks:
             if mark in text:
@@ -144,9 +154,14 @@ class Hatching:
             await asyncio.sleep(HEALTH_POLL)
 
     async def _models(self) -> dict[str, Any]:
-        answer = await self._upstream.request(
-            "GET", self._spec.models_path, timeout=self._spec.start_timeout
-        )
+        try:
+            answer = await self._upstream.request(
+                "GET", self._spec.models_path, timeout=self._spec.start_timeout
+            )
+        except OSError as error:
+            raise StartFailed(
+                f"the engine says it is healthy, but not which models it has: {error}"
+            ) from error
         try:
             cards = msgspec.json.decode(answer.body)["data"]
             models = [card["id"] for card in cards]

@@ -13,20 +13,25 @@ import asyncio
 import os
 import signal
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
 from hum_workers import confine, lifecycle
 from hum_workers.errors import FrameError, HumError
-from hum_workers.frames import Frame
+from hum_workers.frames import Frame, Mmm
 from hum_workers.hatch import Hatching, clean, prepare
 from hum_workers.link import FrameLink
-from hum_workers.relay import Relay
+from hum_workers.relay import Relay, died
 from hum_workers.spec import CellSpec
 from hum_workers.upstream import Upstream
 
 FIRST_FRAME = 30.0
 """Seconds in which the bee must say what to raise."""
+LAST_WORDS = 10.0
+"""Seconds for the bee to take the last frames; it may be busy, or stopped for good."""
+EXIT_NOTICE = 1.0
+"""Seconds that a failed start waits for the engine to end: its own last line says more."""
 DEATH_WAIT = 30.0
 """Seconds to wait for the kernel to take killed processes away; a driver may hold them."""
 
@@ -52,21 +57,24 @@ class Tender:
         await self._link.open(read_fd, write_fd)
         try:
             spec = await asyncio.wait_for(self._spec, FIRST_FRAME)
+            await self._live(spec)
         except (FrameError, TimeoutError) as error:
             self._say_gone(reason=f"the tender was told nothing to raise: {error}")
-            return
-        try:
-            await self._live(spec)
         finally:
             if self._tree is not None:
                 self._tree.kill()
-            self._link.flush()
             self._link.close()
+        # The last frame may be larger than a pipe: the loop must not end under it.
+        await self._link.finished(LAST_WORDS)
 
     async def _live(self, spec: CellSpec) -> None:
         reason, asked = "", False
         try:
             prepare(spec)
+        except HumError as error:
+            self._say_gone(reason=str(error))
+            return
+        try:
             self._tree = await self._spawn(spec)
             upstream = Upstream(Path(spec.uds), spec.headers)
             self._relay = Relay(spec, upstream, self._link)
@@ -79,6 +87,9 @@ class Tender:
                 await upstream.close()
         except HumError as error:
             reason = str(error)
+        except Exception as error:
+            traceback.print_exc()
+            reason = f"the tender failed: {error!r}"
         await self._end(spec, reason, asked)
 
     async def _spawn(self, spec: CellSpec) -> lifecycle.EngineTree:
@@ -111,6 +122,8 @@ class Tender:
         ends: set[asyncio.Future[Any]] = {self._tree.exited, self._silenced}
         try:
             await asyncio.wait({hatching, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            if hatching.done() and hatching.exception() is not None:
+                await asyncio.wait(ends, timeout=EXIT_NOTICE, return_when=asyncio.FIRST_COMPLETED)
             if not any(end.done() for end in ends):
                 facts = hatching.result()
                 facts |= {"pid": self._tree.engine_pid, "seconds": self._loop.time() - self._began}
@@ -170,7 +183,8 @@ class Tender:
         assert self._tree is not None
         while True:
             vitals = self._tree.sample()
-            self._link.send(Frame.VITALS, vitals.to_wire())
+            if not self._link.unsent():
+                self._link.send(Frame.VITALS, vitals.to_wire())
             over = spec.memory is not None and vitals.rss_bytes > spec.memory
             if over and self._tree.memory_watched:
                 self._killed_for = (
@@ -184,11 +198,15 @@ class Tender:
         match frame:
             case [Frame.FEED, int(turn), bytes(body)] if self._relay is not None:
                 self._relay.feed(turn, body)
+            case [Frame.FEED, int(turn), bytes()]:
+                self._link.event(turn, int(Mmm.ERROR), died("no engine was raised yet"))
             case [Frame.CANCEL, int(turn)] if self._relay is not None:
                 self._relay.cancel(turn)
             case [Frame.SILENCE, float(grace) | int(grace), str(why)]:
                 if not self._silenced.done():
                     self._silenced.set_result((grace, why))
+                if not self._spec.done():
+                    self._spec.set_exception(FrameError(why))
             case [Frame.RAISE, dict(spec)] if not self._spec.done():
                 try:
                     self._spec.set_result(CellSpec.from_wire(spec))

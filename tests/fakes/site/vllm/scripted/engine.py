@@ -164,7 +164,11 @@ class Sequence:
 
     def cancel(self) -> None:
         """The client has left."""
-        if not self._over:
+        if self.plan.fake.keep:
+            self._over = True
+            if self._timer is not None:
+                self._timer.cancel()
+        elif not self._over:
             self._end("")
 
     def writable(self) -> None:

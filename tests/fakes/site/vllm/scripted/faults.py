@@ -3,6 +3,7 @@
 Keys (all optional):
   ready_after      seconds a start takes in all, with progress lines (0)
   hang_at          stage at which the start stops for ever
+  chatter          line printed all the time at that stage, {n} in it counts
   exit_at          {"stage", "code", "line"}: leaves there, `line` on stderr
   failure          name of a failure of the real one (FAILURES), at its stage
   children         EngineCore and workers: that many more processes (0); they outlive a SIGKILL
@@ -70,14 +71,21 @@ class Faults:
     def stage(self, name: str) -> None:
         """Does what is wished for at this stage of the start."""
         if self.hang_at == name:
-            while True:
-                time.sleep(60)
+            self._hang()
         leave = self.wishes.get("exit_at") or {}
         if leave.get("stage") == name:
             self.leave(int(leave.get("code", 1)), leave.get("line", ""))
         failure = FAILURES.get(self.wishes.get("failure", ""))
         if failure is not None and failure[0] == name:
             self._fail(*failure[1:])
+
+    def _hang(self) -> NoReturn:
+        number, line = 0, self.wishes.get("chatter", "")
+        while True:
+            if line:
+                say(line.format(n=number))
+                number += 1
+            time.sleep(0.02 if line else 60)
 
     def leave(self, code: int, line: str = "") -> NoReturn:
         """Leaves at once, without any tidying up."""

@@ -45,6 +45,8 @@ class Fake:
     """No chunked encoding: the answer ends with the connection."""
     echo: bool = False
     """The answer is the request itself as JSON, in words."""
+    keep: bool = False
+    """Counts as running after its client has left, as if the engine had not noticed."""
     at: int | None = None
     """Token at which die, hang, error, end and garbage happen (half of them)."""
     die: str = ""
