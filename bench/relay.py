@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from statistics import median
 
 import uvloop
-from scripts.rehearsal import RehearsalError
 
 from bench.clients import Client, Take, scripted
 from bench.figures import Figure, as_json, p50_p99, spread, table
 from bench.stand import Stand, cpu_us, peak_mib, stand
+from scripts.rehearsal import RehearsalError
 
 PAUSE = 0.01
 """Seconds between requests: a longer idle alone would double the direct figure."""
@@ -39,9 +39,11 @@ class Size:
     burst: int = 20_000
     """Tokens of each of 32 streams at full speed; a single one gets eight times as many."""
     turns: int = 1000
+    hold: float = 4.0
+    """Seconds that each of these turns lasts, so that all of them run at once."""
 
 
-SHORT = Size(samples=8, runs=1, seconds=0.3, burst=500, turns=20)
+SHORT = Size(samples=8, runs=1, seconds=0.3, burst=500, turns=20, hold=0.6)
 
 
 def sound(takes: Sequence[Take]) -> Sequence[Take]:
@@ -203,7 +205,7 @@ async def crowd(at: Stand, size: Size) -> list[Figure]:
     """Many turns at once, first with short prompts, then with long ones."""
     figures = []
     for pad, budgets in ((0, (80.0, 80.0)), (64 * 1024, (150.0, None))):
-        prompt = scripted(20, rate=5.0, pad=pad)
+        prompt = scripted(int(5 * size.hold), rate=5.0, pad=pad)
         takes = await asyncio.gather(*(at.relayed.ask(prompt) for _ in range(size.turns)))
         sound(takes)
         # A turn that waits for others to end would make the figure a lie.

@@ -15,9 +15,9 @@ from pathlib import Path
 from time import perf_counter
 
 import psutil
-from scripts.rehearsal import Rehearsal, RehearsalError
 
 from bench.clients import LONGEST, Direct, Tones
+from scripts.rehearsal import Rehearsal, RehearsalError
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "tests" / "fakes" / "site"

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from scripts.pip_run import advice, condense
 
 from scripts import environment, smollm2, tiny
+from scripts.pip_run import advice, condense
 from tests.rig import ROOT
 
 PROJECT = """[build-system]
