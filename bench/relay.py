@@ -115,6 +115,11 @@ async def beside(at: Stand, size: Size) -> Figure:
     return Figure("first token, added, beside streams", added, "ms", (1.2, 5.0), load=load)
 
 
+def in_turn(at: Stand, run: int) -> tuple[Client, Client]:
+    """Returns both clients, the other one first in every second run."""
+    return (at.direct, at.relayed) if run % 2 == 0 else (at.relayed, at.direct)
+
+
 def pace(takes: Sequence[Take]) -> float:
     """Returns tokens a second of all streams together."""
     span = max(take.ended for take in takes) - min(take.began for take in takes)
@@ -133,9 +138,11 @@ def gaps(takes: Sequence[Take]) -> list[float]:
 async def paced(at: Stand, size: Size) -> list[Figure]:
     """32 streams of 50 tokens/s: throughput and time between tokens, direct and relayed in turn."""
     ratios, added = [], []
-    for _ in range(size.runs):
-        direct = await streams(at.direct, 32, 50, int(50 * size.seconds))
-        relayed = await streams(at.relayed, 32, 50, int(50 * size.seconds))
+    for turn in range(size.runs):
+        takes = {}
+        for client in in_turn(at, turn):
+            takes[client] = await streams(client, 32, 50, int(50 * size.seconds))
+        direct, relayed = takes[at.direct], takes[at.relayed]
         ratios.append(pace(relayed) / pace(direct))
         before, after = p50_p99(gaps(direct)), p50_p99(gaps(relayed))
         added.append((after[0] - before[0], after[1] - before[1]))
@@ -233,13 +240,13 @@ async def real(size: Size) -> list[Figure]:
             ratios, speeds = [], []
             for client in (at.direct, at.relayed):
                 await client.ask(prompt)
-            for _ in range(max(size.runs, 1)):
-                speed = []
-                for client in (at.direct, at.relayed):
+            for turn in range(size.runs):
+                speed = {}
+                for client in in_turn(at, turn):
                     asks = [client.ask(prompt) for _ in range(count)]
-                    speed.append(pace(sound(await asyncio.gather(*asks))))
-                ratios.append(speed[1] / speed[0])
-                speeds.append(speed[1])
+                    speed[client] = pace(sound(await asyncio.gather(*asks)))
+                ratios.append(speed[at.relayed] / speed[at.direct])
+                speeds.append(speed[at.relayed])
             load = f"vLLM, {count} streams, {median(speeds):.1f} tokens/s; {spread(ratios)}"
             name = f"tokens/s against direct, {count} streams, vLLM"
             figures.append(Figure(name, (median(ratios),), "", (0.99,), at_least=True, load=load))
