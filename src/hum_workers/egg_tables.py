@@ -17,6 +17,7 @@ from pydantic import Field, PrivateAttr
 from hum_workers.egg_types import (
     Count,
     Cpus,
+    Domain,
     Duration,
     EggPath,
     Grace,
@@ -29,7 +30,6 @@ from hum_workers.egg_types import (
     Text,
     Url,
     Word,
-    later_value,
     seconds,
 )
 from hum_workers.errors import Mistake
@@ -76,8 +76,9 @@ class Bee(Table):
         alias="raise",
         description="When the engine starts: now, or for a prompt.",
     )
-    propensity: Annotated[Literal["stateless"], later_value("ephemeral")] = Field(
-        default="stateless", description="What a cell keeps between turns: nothing."
+    propensity: Literal["stateless", "ephemeral"] = Field(
+        default="stateless",
+        description="What a cell keeps between turns: its prefix cache, or not even its life.",
     )
     max_procs: Count | None = Field(
         default=None, description="Cells of this bee at most. Default: one for each egg."
@@ -147,6 +148,23 @@ class Limits(Table):
     )
 
 
+class Media(Table):
+    """Images, audio and video in prompts, for models that take them."""
+
+    max_count: Annotated[int, Field(ge=0)] = Field(
+        default=16, description="How many one prompt may have; 0: none, and the model isn't asked."
+    )
+    max_bytes: Size = Field(
+        default="32MiB",
+        validate_default=True,
+        description="Size of all data of one prompt, decoded.",
+    )
+    domains: list[Domain] = Field(
+        default=[],
+        description="Hosts that the engine may fetch URLs from; *.example.org is all below it.",
+    )
+
+
 class Lifecycle(Table):
     """Times of a cell's start and end."""
 
@@ -192,6 +210,7 @@ class Egg(Table):
     bee: Bee = Field(default_factory=Bee)
     engine: Engine = Field(default_factory=Engine)
     limits: Limits = Field(default_factory=Limits)
+    media: Media = Field(default_factory=Media)
     lifecycle: Lifecycle = Field(default_factory=Lifecycle)
     metrics: Metrics = Field(default_factory=Metrics)
     log: Log = Field(default_factory=Log)

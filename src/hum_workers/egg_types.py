@@ -82,6 +82,17 @@ def _name(value: str) -> str:
     return value
 
 
+def _domain(value: str) -> str:
+    host = value.lower()
+    bare = host.removeprefix("*.")
+    if not re.fullmatch(r"(?!-)[a-z0-9-]+(\.[a-z0-9-]+)*", bare) or len(bare) > 253:
+        raise ValueError(
+            'must be a host like "example.org", or "*.example.org" for all below it; no scheme, '
+            "port or path"
+        )
+    return host
+
+
 def later_value(*values: str) -> BeforeValidator:
     """Refuses, by name, values of a capability that comes later."""
 
@@ -97,6 +108,7 @@ Text = Annotated[str, AfterValidator(_text), WithJsonSchema({"type": "string", "
 Word = Annotated[str, AfterValidator(_word)]
 Name = Annotated[Text, AfterValidator(_name)]
 Url = Annotated[Text, AfterValidator(_url)]
+Domain = Annotated[Text, AfterValidator(_domain)]
 Program = Annotated[Text, AfterValidator(_interpreter)]
 EggPath = Annotated[
     Path, BeforeValidator(expand_path), WithJsonSchema({"type": "string", "minLength": 1})

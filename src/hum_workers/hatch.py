@@ -101,7 +101,8 @@ class Hatching:
                 return
 
     async def run(self) -> dict[str, Any]:
-        """Returns what the engine says of itself: `models`, `max_model_len`.
+        """Returns what the engine says of itself: `models`, `max_model_len`, and what it showed:
+        `media`, the kinds that its model takes.
 
         Raises:
             StartFailed: no progress, the wrong model, or a canary prompt that failed.
@@ -133,7 +134,23 @@ class Hatching:
                 raise StartFailed(f"ready by its own word, but a first prompt failed: {problem}")
             if problem is not None:
                 self._enter(stage, f"failed, such prompts will too: {problem}")
+        facts["media"] = await self._media()
         return facts
+
+    async def _media(self) -> list[str]:
+        """Returns the kinds of media that the model takes: those whose probe was answered."""
+        takes = []
+        for kind, probe in self._spec.media_probes.items():
+            stage = f"media: {kind}"
+            self._enter(stage, "")
+            problem = await self._canary(probe)
+            if problem is None:
+                takes.append(kind)
+                continue
+            self._enter(stage, f"not taken: {problem}")
+            if self._spec.text_only and self._spec.text_only in problem:
+                break
+        return takes
 
     def _enter(self, stage: str, detail: str) -> None:
         self._stage = stage

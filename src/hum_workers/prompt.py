@@ -1,7 +1,8 @@
 """A prompt tone, read and checked (pure): what is asked, in the form of an OpenAI chat.
 
 Promise: a `Prompt` can be sent to the engine as it is; everything else is a `bad_prompt` whose one
-line says what is wrong (thrum, section 5). Text only: pollen and tools are refused by name.
+line says what is wrong (thrum, section 5). Of pollen only the form is read here; whether it may go
+to the engine is said by `media.MediaRules` and `media.refuse_untaken`, and of tools by `tools.ToolRules`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hum_workers.media import Pollen, attachments, media_part
 from hum_workers.sampling import Sampling, kind_of, parse_sampling, refuse
+from hum_workers.tools import Tool, brought
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 PASSED_ON = ("name", "tool_calls", "tool_call_id", "reasoning")
@@ -25,12 +28,29 @@ class Prompt:
     model: str = ""
     """The `modelId` as asked; empty when the tone names none."""
     messages: list[dict[str, Any]]
+    media: tuple[Pollen, ...] = ()
+    """Images, audio and video in the messages, not held against the egg's rules yet."""
     sampling: Sampling = field(default_factory=Sampling)
+    tools: tuple[Tool, ...] = ()
+    """Tools that came with it; `ToolRules.admit` says which of them the model is told of."""
 
     @property
     def unknown(self) -> tuple[str, ...]:
         """Sampling keys that nobody knows, to be logged once each."""
         return self.sampling.unknown
+
+
+def is_bare(tone: Mapping[str, Any]) -> bool:
+    """Whether a prompt says nothing: no text, no messages, no attachments (thrum, section 7)."""
+    return not (tone.get("messages") or tone.get("attachments")) and all(
+        _says_nothing(tone.get(key)) for key in ("content", "text")
+    )
+
+
+def _says_nothing(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(isinstance(one, dict) and _says_nothing(one.get("text")) for one in value)
+    return value is None or value == ""
 
 
 def parse_prompt(tone: Mapping[str, Any]) -> Prompt:
@@ -39,13 +59,15 @@ def parse_prompt(tone: Mapping[str, Any]) -> Prompt:
     Raises:
         TurnError: `bad_prompt`; the message is one line that says what.
     """
-    refuse_attachments(tone.get("attachments"))
-    refuse_tools(tone)
+    tools = brought(tone)
+    media: list[Pollen] = []
     return Prompt(
         sid=_string(tone, "sid"),
         model=_string(tone, "modelId"),
-        messages=_conversation(tone),
+        messages=_conversation(tone, media),
+        media=tuple(media),
         sampling=parse_sampling(tone.get("sampling")),
+        tools=tools,
     )
 
 
@@ -58,64 +80,39 @@ def _string(tone: Mapping[str, Any], key: str) -> str:
     return value
 
 
-def refuse_attachments(value: Any) -> None:
-    """Raises `bad_prompt` when the prompt carries pollen."""
-    if value is None or value == []:
-        return
-    if not isinstance(value, list):
-        raise refuse(f"attachments must be a list, not {kind_of(value)}")
-    first = value[0].get("kind") if isinstance(value[0], dict) else None
-    what = f"an attachment of kind {first[:40]!r}" if isinstance(first, str) else "attachments"
-    raise refuse(f"the prompt has {what}; this model takes text only")
-
-
-def refuse_tools(tone: Mapping[str, Any]) -> None:
-    """Raises `bad_prompt` when the asker brings a tool of its own that the prompt allows.
-
-    Tools of foragers stand in `foragerTools` and are left out without a word.
-    """
-    tools = tone.get("tools")
-    if tools is None:
-        return
-    if not isinstance(tools, list):
-        raise refuse(f"tools must be a list, not {kind_of(tools)}")
-    names = [name for name in map(tool_name, tools) if name]
-    dropped = tone.get("disallowedTools")
-    allowed = tone.get("allowedTools")
-    if isinstance(dropped, list):
-        names = [name for name in names if name not in dropped]
-    if isinstance(allowed, list):
-        names = [name for name in names if name in allowed]
-    if names:
-        raise refuse(
-            f"the prompt has tools ({names[0][:40]}); tools need [model] tool_call_parser, and "
-            "this release does not do them yet"
-        )
-
-
-def tool_name(tool: Any) -> str:
-    """Returns the name of a tool in hum's or OpenAI's form; empty when it has none."""
-    if not isinstance(tool, dict):
-        return ""
-    function = tool.get("function")
-    name = tool.get("name") or (function.get("name") if isinstance(function, dict) else None)
-    return name if isinstance(name, str) else ""
-
-
-def _conversation(tone: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the messages of a tone, its system prompt first."""
+def _conversation(tone: Mapping[str, Any], media: list[Pollen]) -> list[dict[str, Any]]:
+    """Returns the messages of a tone, its system prompt first; what they hold goes to `media`."""
     system = _string(tone, "systemPrompt")
     messages = tone.get("messages")
     if messages is not None and not isinstance(messages, list):
         raise refuse(f"messages must be a list, not {kind_of(messages)}")
     if messages:
-        conversation = [_message(i, message) for i, message in enumerate(messages)]
+        conversation = [_message(i, message, media) for i, message in enumerate(messages)]
     else:
-        content = _content("content", tone.get("content")) or _content("text", tone.get("text"))
+        content = _content("content", tone.get("content"), media)
+        content = content or _content("text", tone.get("text"), media)
         conversation = [{"role": "user", "content": content}] if content else []
+    _attach(conversation, tone.get("attachments"), media)
     if not any(message.get("content") for message in conversation):
         raise refuse("the prompt has no text: content, text and messages are empty")
     return _with_system(system, conversation)
+
+
+def _attach(conversation: list[dict[str, Any]], value: Any, media: list[Pollen]) -> None:
+    """Puts attachments after the text of the last user message, or into a message of their own."""
+    found = attachments(value)
+    if not found:
+        return
+    media += [pollen for pollen, _ in found]
+    parts = [part for _, part in found]
+    said = next((one for one in reversed(conversation) if one["role"] == "user"), None)
+    if said is None:
+        conversation.append({"role": "user", "content": parts})
+        return
+    content = said["content"]
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}] if content else []
+    said["content"] = [*content, *parts]
 
 
 def _with_system(system: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -136,7 +133,7 @@ def _with_system(system: str, messages: list[dict[str, Any]]) -> list[dict[str, 
     return [{**head, "content": merged}, *messages[1:]]
 
 
-def _message(index: int, message: Any) -> dict[str, Any]:
+def _message(index: int, message: Any, media: list[Pollen]) -> dict[str, Any]:
     """Returns one message of the OpenAI form with the fields that the engine reads."""
     place = f"messages[{index}]"
     if not isinstance(message, dict):
@@ -145,7 +142,7 @@ def _message(index: int, message: Any) -> dict[str, Any]:
     if role not in ROLES:
         shown = repr(role[:40]) if isinstance(role, str) else kind_of(role)
         raise refuse(f"{place}.role is {shown}; it must be one of {', '.join(ROLES)}")
-    content = _content(f"{place}.content", message.get("content"))
+    content = _content(f"{place}.content", message.get("content"), media)
     checked: dict[str, Any] = {"role": role, "content": content}
     for key in PASSED_ON:
         value = message.get(key)
@@ -173,31 +170,34 @@ def _tool_calls(place: str, value: Any) -> list[dict[str, Any]]:
     return value
 
 
-def _content(place: str, value: Any) -> str | list[dict[str, str]]:
-    """Returns text as the engine takes it: a string, or text parts; empty when there is none."""
+def _content(place: str, value: Any, media: list[Pollen]) -> str | list[dict[str, Any]]:
+    """Returns content as the engine takes it: a string, or parts; empty when there is none."""
     if value is None:
         return ""
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
         raise refuse(f"{place} must be a string or a list of parts, not {kind_of(value)}")
-    texts = [text for i, part in enumerate(value) if (text := _part(f"{place}[{i}]", part))]
-    if len(texts) <= 1:
-        return texts[0] if texts else ""
-    return [{"type": "text", "text": text} for text in texts]
+    parts = [part for i, one in enumerate(value) if (part := _part(f"{place}[{i}]", one, media))]
+    if len(parts) == 1 and parts[0]["type"] == "text":
+        return str(parts[0]["text"])
+    return parts or ""
 
 
-def _part(place: str, part: Any) -> str:
-    """Returns the text of one part."""
+def _part(place: str, part: Any, media: list[Pollen]) -> dict[str, Any] | None:
+    """Returns one part as the engine takes it; None when it is empty text."""
     if isinstance(part, str):
-        return part
+        part = {"text": part}
     if not isinstance(part, dict):
         raise refuse(f"{place} must be a part object or a string, not {kind_of(part)}")
+    if (found := media_part(place, part)) is not None:
+        media.append(found[0])
+        return found[1]
     kind = part.get("type", "text")
     if kind not in ("text", "input_text"):
         shown = repr(kind[:40]) if isinstance(kind, str) else kind_of(kind)
-        raise refuse(f"{place} is a part of type {shown}; this model takes text only")
+        raise refuse(f"{place} is a part of type {shown}; text, images, audio and video are known")
     text = part.get("text")
     if not isinstance(text, str):
         raise refuse(f"{place}.text must be a string, not {kind_of(text)}")
-    return text
+    return {"type": "text", "text": text} if text else None

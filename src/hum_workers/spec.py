@@ -42,6 +42,10 @@ class CellSpec:
     canaries: list[dict[str, Any]] = field(default_factory=list)
     """Chat requests to make, in turn, before the cell counts as ready. The first must succeed; the
     others only pay for what would else stall the first asker."""
+    media_probes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By kind of media, the chat request that shows whether the model takes it."""
+    text_only: str = ""
+    """Words of a refusal that say so for every kind: no further probe is made."""
 
     marks: list[list[str]] = field(default_factory=list)
     """`[text, stage]`: a line of output that holds the text means that the start got there."""

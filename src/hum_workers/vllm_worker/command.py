@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from hum_workers.devices import Gpu
 from hum_workers.errors import EngineError
+from hum_workers.media_samples import probes
 from hum_workers.redact import HIDDEN, is_secret
 from hum_workers.spec import CellSpec
 from hum_workers.vllm_worker import environment
@@ -37,6 +38,8 @@ CPU_KV_BYTES = 4 * 1024**3
 """KV cache on a CPU when the egg says nothing: vLLM itself would take 92 % of the memory."""
 LEAST_DRAIN = 10
 """Seconds. With less, vLLM kills its engine under an open stream and waits for the client."""
+TEXT_ONLY = "is not a multimodal model"
+"""Words of vLLM's refusal of any media, whatever its kind."""
 SECRET_FLAGS = ("--api-key", "--hf-token")
 MARKS = [
     ["non-default args", "arguments"],
@@ -112,6 +115,8 @@ def build(
         running_gauge="vllm:num_requests_running",
         waiting_gauge="vllm:num_requests_waiting",
         canaries=canaries(egg.model.served_name),
+        media_probes=probes(egg.model.served_name) if egg.media.max_count else {},
+        text_only=TEXT_ONLY,
         marks=MARKS,
         log_file=None if log_file is None else str(log_file),
         confine=egg.limits.confine,
@@ -142,6 +147,7 @@ def _flags(egg: VllmEgg, private: Path, known: frozenset[str] | None) -> list[st
     details = "--enable-prompt-tokens-details"  # without it the cached share is not reported
     if known is None or details in known:
         argv.append(details)
+    argv += _media_domains(egg, known)
     for flag, value in (
         ("--revision", egg.model.revision),
         ("--dtype", egg.model.dtype),
@@ -167,6 +173,15 @@ def _flags(egg: VllmEgg, private: Path, known: frozenset[str] | None) -> list[st
     if egg.model.tool_call_parser is not None:
         argv += ["--enable-auto-tool-choice", "--tool-call-parser", egg.model.tool_call_parser]
     return argv
+
+
+def _media_domains(egg: VllmEgg, known: frozenset[str] | None) -> list[str]:
+    """Returns the flag that has vLLM check hosts as well; it knows no `*.`, only whole hosts."""
+    flag, domains = "--allowed-media-domains", egg.media.domains
+    unknown = known is not None and flag not in known
+    if not domains or unknown or any(domain.startswith("*") for domain in domains):
+        return []
+    return [flag, *domains]
 
 
 def _parallel(egg: VllmEgg, extra: Sequence[str], *, cpu: bool) -> list[str]:

@@ -32,6 +32,7 @@ OURS = {
     "NO_COLOR": "1",
     "VLLM_DISABLE_LOG_LOGO": "1",
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",  # vLLM checks only the first host against its list
 }
 
 

@@ -34,6 +34,7 @@ KEYS = {
     "--device-memory-utilization": "kv.gpu_memory_utilization",
     "--kv-cache-dtype": "kv.cache_dtype",
     "--device-ids": "placement.gpu",
+    "--allowed-media-domains": "media.domains",
 }
 """Flag to the key of the egg that says the same."""
 
@@ -50,6 +51,7 @@ WORKER = {
     "--grpc": "the worker needs the engine's HTTP server",
     "--ssl-keyfile": "the engine listens on a private socket",
     "--ssl-certfile": "the engine listens on a private socket",
+    "--allowed-local-media-path": "a prompt never names a file of this machine",
     "--shutdown-timeout": "it is set from lifecycle.drain_timeout",
     "--nnodes": "a cell stands on one host",
     "-n": "a cell stands on one host",
