@@ -17,6 +17,7 @@ import structlog
 from hum_workers import __version__
 from hum_workers.conversations import Conversations
 from hum_workers.errors import ErrorCode, TurnError
+from hum_workers.figures import BeeView
 from hum_workers.nest import Nest
 from hum_workers.prompt import parse_prompt
 from hum_workers.reply import Reply
@@ -61,6 +62,8 @@ class Bee:
         self._nestler = uuid4().hex
         self._advertised: list[str] = []
         self._conversations = Conversations()
+        self.parked_calls: Callable[[], int] = lambda: 0
+        """How many calls of askers wait for their result."""
         self._stopping = False
         self._loop = asyncio.get_running_loop()
         self._unknown_keys: set[str] = set()
@@ -94,6 +97,20 @@ class Bee:
         models = self._models()
         if models != self._advertised:
             self._thrum.rehello()
+
+    def view(self) -> BeeView:
+        """Returns what the bee is now, for who wants to show it."""
+        return BeeView(
+            hive=self._hive,
+            hid=self._hid,
+            connected=self._thrum.connected,
+            connections=self._thrum.epoch,
+            tones=self._pacer.sent,
+            merged=self._pacer.merged,
+            held_bytes=self._pacer.held,
+            parked_calls=self.parked_calls(),
+            eggs=[nest.view() for nest in self._nests],
+        )
 
     def kill(self) -> None:
         """Kills every cell at once; synchronous."""

@@ -13,22 +13,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 import structlog
 
 from hum_workers import lifecycle
+from hum_workers.emerged import Emerged, verdict
 from hum_workers.errors import ErrorCode, StartFailed
-from hum_workers.figures import CellView, Death, death_class
+from hum_workers.figures import CellView
 from hum_workers.frames import Frame, Mmm
 from hum_workers.lifecycle import Vitals
 from hum_workers.link import FrameLink
 from hum_workers.spec import CellSpec
+
+__all__ = ["Cell", "CellState", "Emerged", "Sink"]
 
 log = structlog.get_logger()
 
@@ -47,21 +48,6 @@ class CellState(StrEnum):
     READY = "ready"
     STOPPING = "stopping"
     DEAD = "dead"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Emerged:
-    """How a cell ended. `code` and `signal` are the engine's own, None if it never ran."""
-
-    code: int | None = None
-    signal: int | None = None
-    asked: bool = False
-    death: Death = Death.START_FAILED
-    reason: str = ""
-    """One line: why we ended it, or the one useful line of the engine."""
-    left: tuple[str, ...] = ()
-    """Processes that even SIGKILL did not end in time."""
-    seconds: float = 0.0
 
 
 class Cell:
@@ -285,36 +271,15 @@ class Cell:
         self._link.abort()
         left = await lifecycle.end_orphans(self._child.pid)
         self._child.close()
-        self._bury(self._verdict(status, [str(member) for member in left]))
-
-    def _verdict(self, status: int, orphans: list[str]) -> Emerged:
-        gone = self._gone
-        if gone is None:
-            how = f"by signal {-status}" if status < 0 else f"with exit code {status}"
-            asked = self.state is CellState.STOPPING
-            return Emerged(asked=asked, reason=f"its tender ended {how}", left=tuple(orphans))
-        left = [f"{m['name']} (pid {m['pid']}, state {m['state']})" for m in gone["left"]]
-        return Emerged(
-            code=gone["code"],
-            signal=gone["signal"],
-            asked=gone["asked"],
-            reason=self._reason(gone),
-            left=(*left, *orphans),
-            seconds=gone["seconds"],
+        emerged = verdict(
+            self._gone,
+            tender_status=status,
+            orphans=[str(member) for member in left],
+            asked=self.state is CellState.STOPPING,
+            was_ready=self._was_ready,
+            diagnose=self._diagnose,
         )
-
-    def _reason(self, gone: Mapping[str, Any]) -> str:
-        if gone["oom_kills"]:
-            return "killed by the kernel for memory; raise [limits] memory or lower [kv] size"
-        if gone["reason"]:
-            return str(gone["reason"])
-        line = self._diagnose(gone["lines"])
-        if line and not gone["signal"] and not self._was_ready:
-            return line
-        how = f"exited with code {gone['code']}"
-        if number := gone["signal"]:
-            how = f"was killed by {_signal_name(number)}"
-        return f"the engine {how}; its last useful line: {line}" if line else f"the engine {how}"
+        self._bury(emerged)
 
     def _bury(self, emerged: Emerged) -> None:
         if self.emerged.done():
@@ -341,13 +306,6 @@ class Cell:
 
 def _died(message: str) -> dict[str, Any]:
     return {"code": ErrorCode.CELL_DIED.value, "message": message, "usage": None}
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _retrieve(future: asyncio.Future[None]) -> None:

@@ -34,8 +34,11 @@ ended by a second SIGINT or SIGTERM."""
 
 def run(worker: Worker, argv: Sequence[str] | None = None) -> int:
     """Does what the command line asks and returns the exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    if words[:1] == ["status"]:
+        return _status(worker, words[1:])
     parser = _parser(worker)
-    args = parser.parse_args(argv)
+    args = parser.parse_args(words)
     _refuse_strays(parser, args)
     try:
         return _do(worker, args)
@@ -52,9 +55,22 @@ def run(worker: Worker, argv: Sequence[str] | None = None) -> int:
         return Exit.TURN_FAILED
 
 
+def _status(worker: Worker, words: Sequence[str]) -> int:
+    from hum_workers.status import main
+
+    try:
+        return main(worker.hive, words)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return Exit.OK
+
+
 def _parser(worker: Worker) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=worker.hive, description=worker.about, epilog=EPILOG, allow_abbrev=False
+        prog=worker.hive,
+        description=f"{worker.about} '{worker.hive} status' shows the bees that run.",
+        epilog=EPILOG,
+        allow_abbrev=False,
     )
     add = parser.add_argument
     add(

@@ -1,8 +1,8 @@
 """Msgpack frames between bee and tender: one shape on both pipes.
 
 A frame is a msgpack array whose first item names it. Bee to tender: `raise` (once, first), `feed`,
-`cancel`, `silence`. Tender to bee: `stage`, `ready`, `mmm`, `cancelled`, `vitals`, `gone` (once,
-last). The end of the bee's pipe means the same as `silence` without grace.
+`cancel`, `silence`. Tender to bee: `stage`, `ready`, `mmm`, `cancelled`, `vitals`, `work`, `gone`
+(once, last). The end of the bee's pipe means the same as `silence` without grace.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Frame(StrEnum):
     MMM = "mmm"  # events: [[turn, Mmm, data], ...]; one batch for one turn of the loop
     CANCELLED = "cancelled"  # turn: int, confirmed: bool, seconds: float
     VITALS = "vitals"  # vitals: dict (lifecycle.Vitals.to_wire)
+    WORK = "work"  # output_tokens: int so far, tokens_per_second: float; while that changes
     GONE = "gone"  # emerged: dict (cell.Emerged.to_wire); the tree is dead
 
 

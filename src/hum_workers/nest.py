@@ -9,18 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import structlog
 
-from hum_workers.cell import Cell, Emerged
+from hum_workers.cell import Cell
+from hum_workers.emerged import Emerged
 from hum_workers.errors import ErrorCode, HumError, StartFailed, TurnError
+from hum_workers.figures import EggFigures, EggView, LastDeath
 from hum_workers.spec import CellSpec
 
 log = structlog.get_logger()
+
+Hear = Callable[[str, str, int], None]
+"""Takes an event in the life of a cell: its kind (thrum, section 6), the cell's id, its pid."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +68,9 @@ def backoff(first: float = 1.0, most: float = 60.0) -> Iterator[float]:
 class Lease:
     """One slot of a ready cell; `release` gives it back, once."""
 
-    def __init__(self, nest: Nest, cell: Cell) -> None:
+    def __init__(self, nest: Nest, cell: Cell, hear: Hear) -> None:
         self.cell = cell
+        self.hear = hear
         self._nest = nest
         self._held = True
 
@@ -70,7 +78,7 @@ class Lease:
         """Gives the slot to the next turn that waits."""
         if self._held:
             self._held = False
-            self._nest._released(self.cell)
+            self._nest._released(self)
 
 
 class Nest:
@@ -87,7 +95,6 @@ class Nest:
         default_max_tokens: int | None,
         start_slot: asyncio.Semaphore,
         on_change: Callable[[], None],
-        on_cancelled: Callable[[bool, float], None] | None = None,
         pauses: Callable[[], Iterator[float]] = backoff,
     ) -> None:
         self.name = name
@@ -97,16 +104,18 @@ class Nest:
         self.limits = limits
         self.default_max_tokens = default_max_tokens
         self.cell: Cell | None = None
+        self.figures = EggFigures()
         self.failure: str | None = None
         """Why the models are withdrawn for good; None while they are not."""
         self._raiser = raiser
         self._on_prompt = on_prompt
         self._start_slot = start_slot
         self._on_change = on_change
-        self._on_cancelled = on_cancelled
         self._pauses = pauses
         self._loop = asyncio.get_running_loop()
         self._queue: deque[asyncio.Future[Lease]] = deque()
+        self._hearers: dict[asyncio.Future[Lease], Hear] = {}
+        self._leases: set[Lease] = set()
         self._used = 0
         self._raised = 0
         self._was_ready = False
@@ -136,16 +145,31 @@ class Nest:
         self._keep()
         await self._settled.wait()
 
-    def lease(self) -> asyncio.Future[Lease]:
+    def view(self) -> EggView:
+        """Returns what the egg is now."""
+        return EggView(
+            egg=self.name,
+            model=self.model,
+            advertised=self.advertised,
+            failure=self.failure,
+            running=self._used,
+            waiting=max(0, self.figures.open_turns - self._used),
+            cells=[view] if self.cell is not None and (view := self.cell.view()) else [],
+            figures=self.figures,
+        )
+
+    def lease(self, hear: Hear = lambda kind, cell_id, pid: None) -> asyncio.Future[Lease]:
         """Returns a future of a slot, first come, first served; cancel it to stop waiting.
 
-        It fails with a TurnError when the cell can't be raised or the bee stops.
+        It fails with a TurnError when the cell can't be raised or the bee stops. `hear` is told
+        what happens to the cell until the slot is given back.
         """
         future: asyncio.Future[Lease] = self._loop.create_future()
         if (refusal := self._refusal()) is not None:
             future.set_exception(refusal)
             return future
         self._queue.append(future)
+        self._hearers[future] = hear
         future.add_done_callback(self._left)
         self._keep()
         self._pump()
@@ -205,6 +229,7 @@ class Nest:
                 if emerged.seconds > 300:
                     pauses = self._pauses()
             pause = next(pauses)
+            self.figures.restarts += 1
             log.warning("worker.cell.restart", egg=self.name, seconds=round(pause, 1))
             await asyncio.sleep(pause)
 
@@ -214,15 +239,36 @@ class Nest:
         cell_id = f"{self.name}-{self._raised}"
         async with self._start_slot:
             spec = await asyncio.to_thread(self._raiser.spec, cell_id)
-            cell = Cell(spec, diagnose=self._raiser.diagnose, on_cancelled=self._on_cancelled)
+            cell = Cell(spec, diagnose=self._raiser.diagnose, on_cancelled=self.figures.cancelled)
             self.cell = cell
+            # A callback, not a task: the turns that were fed hear it before their error.
+            cell.emerged.add_done_callback(partial(self._emerged, cell))
             await cell.hatch()
+            self._tell("cell-spawned", cell)
             try:
                 await cell.ready()
             except StartFailed:
                 await cell.silence(0, "its start failed")
                 raise
+            self.figures.start_seconds.observe(float(cell.facts.get("seconds", 0)))
+            self._tell("cell-ready", cell)
             return cell
+
+    def _emerged(self, cell: Cell, future: asyncio.Future[Emerged]) -> None:
+        emerged = future.result()
+        self.figures.died(
+            LastDeath(
+                cell=cell.cell_id, death=emerged.death, reason=emerged.reason, at=time.time()
+            ),
+            emerged.signal,
+        )
+        self._tell("cell-died", cell)
+
+    def _tell(self, kind: str, cell: Cell) -> None:
+        """Tells the turns that wait for the cell or are in it."""
+        leased = [lease.hear for lease in self._leases if lease.cell is cell]
+        for hear in (*self._hearers.values(), *leased):
+            hear(kind, cell.cell_id, cell.mark or 0)
 
     def _became_ready(self) -> None:
         first, self._was_ready = not self._was_ready, True
@@ -256,6 +302,7 @@ class Nest:
         return None
 
     def _left(self, future: asyncio.Future[Lease]) -> None:
+        self._hearers.pop(future, None)
         if future.cancelled() and future in self._queue:
             self._queue.remove(future)
 
@@ -274,9 +321,12 @@ class Nest:
             future = self._queue.popleft()
             if not future.done():
                 self._used += 1
-                future.set_result(Lease(self, cell))
+                lease = Lease(self, cell, self._hearers.pop(future))
+                self._leases.add(lease)
+                future.set_result(lease)
 
-    def _released(self, cell: Cell) -> None:
-        if cell is self.cell and cell.is_ready:
+    def _released(self, lease: Lease) -> None:
+        self._leases.discard(lease)
+        if (cell := lease.cell) is self.cell and cell.is_ready:
             self._used -= 1
             self._pump()

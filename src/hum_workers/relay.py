@@ -33,6 +33,7 @@ class Relay:
         self._upstream = upstream
         self._link = link
         self._streams: dict[int, Stream] = {}
+        self._generated = 0
         self._unconfirmed: dict[int, float] = {}
         self._confirming: asyncio.Task[None] | None = None
         self._paused = False
@@ -43,6 +44,11 @@ class Relay:
     def in_flight(self) -> int:
         """How many turns the engine may be working on."""
         return len(self._streams)
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens the engine has generated so far for all turns, by its own count."""
+        return self._generated + sum(map(_generated, self._streams.values()))
 
     def feed(self, turn: int, body: bytes) -> None:
         """Starts one turn; its events follow as `mmm`, the last one a FINISH or an ERROR."""
@@ -59,7 +65,7 @@ class Relay:
         A FINISH `cancelled` with the usage so far goes out at once, the frame `cancelled` once the
         engine's own gauges prove it.
         """
-        stream = self._streams.pop(turn, None)
+        stream = self._retire(turn)
         late = self._late.pop(turn, None)
         if late is not None:
             late.cancel()
@@ -93,7 +99,7 @@ class Relay:
             self._confirming.cancel()
 
     def _sink(self, turn: int) -> Callable[[Mmm, Any], None]:
-        event, streams = self._link.event, self._streams
+        event = self._link.event
 
         def sink(kind: Mmm, data: Any) -> None:
             if kind in LAST:
@@ -101,15 +107,21 @@ class Relay:
                     hold = self._loop.call_later(DEATH_NOTICE, self._say_last, turn, kind, data)
                     self._late[turn] = hold
                     return
-                streams.pop(turn, None)
+                self._retire(turn)
             event(turn, int(kind), data)
 
         return sink
 
     def _say_last(self, turn: int, kind: Mmm, data: Mapping[str, Any]) -> None:
         self._late.pop(turn, None)
-        if self._streams.pop(turn, None) is not None:
+        if self._retire(turn) is not None:
             self._link.event(turn, int(kind), data)
+
+    def _retire(self, turn: int) -> Stream | None:
+        stream = self._streams.pop(turn, None)
+        if stream is not None:
+            self._generated += _generated(stream)
+        return stream
 
     async def _confirm(self) -> None:
         """Watches the engine's gauges until its work is no more than our turns in flight."""
@@ -135,6 +147,11 @@ class Relay:
             return None
         found = gauges(answer.body, names)
         return sum(found.values()) if len(found) == len(set(names)) else None
+
+
+def _generated(stream: Stream) -> int:
+    usage = stream.usage
+    return usage["output"] if usage is not None else 0
 
 
 def died(message: str) -> dict[str, Any]:

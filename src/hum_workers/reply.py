@@ -6,7 +6,7 @@ text are separate blocks; a block is started, filled and stopped before the next
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hum_workers.errors import ErrorCode, TurnError
@@ -32,6 +32,8 @@ class Reply:
         self.started = False
         """Whether text or reasoning was sent: such a turn can't be repeated silently."""
         self.ended = False
+        self.on_end: Callable[[str, Mapping[str, Any] | None], None] = _nothing
+        """Called once, with the reason or code of the ending and the engine's usage."""
         self._outbox = outbox
         self._announced = False
         self._block = -1
@@ -49,6 +51,13 @@ class Reply:
                     "model": model,
                     "tools": [],
                 }
+            )
+
+    def pulse(self, kind: str, cell_id: str, pid: int) -> None:
+        """Tells of an event in the life of the turn's cell; nothing after the ending."""
+        if not self.ended:
+            self._outbox.tone(
+                {"chi": "pulse", "sid": self.sid, "kind": kind, "cellId": cell_id, "pid": pid}
             )
 
     def write(self, kind: Mmm, text: str) -> None:
@@ -78,7 +87,7 @@ class Reply:
                 )
             )
             return
-        self._end({"chi": "finish", "finishReason": known, "usage": hum_usage(usage)})
+        self._end({"chi": "finish", "finishReason": known, "usage": hum_usage(usage)}, usage)
 
     def fail(self, error: TurnError) -> None:
         """Ends the turn with `error`."""
@@ -90,14 +99,15 @@ class Reply:
         }
         if error.usage is not None:
             tone["usage"] = hum_usage(error.usage)
-        self._end(tone)
+        self._end(tone, error.usage)
 
-    def _end(self, tone: dict[str, Any]) -> None:
+    def _end(self, tone: dict[str, Any], usage: Mapping[str, Any] | None) -> None:
         if self.ended:
             return
         self._close_block()
         self.ended = True
         self._outbox.end(tone | {"sid": self.sid})
+        self.on_end(tone.get("finishReason") or tone["code"], usage)
 
     def _close_block(self) -> None:
         if self._open is not None:
@@ -108,6 +118,10 @@ class Reply:
         self._outbox.tone(
             {"chi": "chunk", "sid": self.sid, "chunkType": kind, "blockIdx": self._block}
         )
+
+
+def _nothing(ending: str, usage: Mapping[str, Any] | None) -> None:
+    """Stands for nobody who counts."""
 
 
 def hum_usage(usage: Mapping[str, Any] | None) -> dict[str, int]:

@@ -14,7 +14,8 @@ import structlog
 from hum_workers import lifecycle, logs, places
 from hum_workers.assembly import Stops, make_nest, raise_open_files
 from hum_workers.bee import Bee
-from hum_workers.egg import bee_settings, log_settings
+from hum_workers.egg import bee_settings, log_settings, metrics_settings
+from hum_workers.shown import shown
 from hum_workers.thrum.identity import Identity
 from hum_workers.thrum.pacer import Pacer
 from hum_workers.thrum.paths import find_socket, state_home
@@ -29,7 +30,8 @@ async def serve(worker: Worker, eggs: Sequence[Any], *, found: Path | None = Non
     `found` is the egg of the user's configuration, when none was named.
 
     Raises:
-        UsageError: the identity, the log file or the folder of cells can't be used.
+        UsageError: the identity, the log file, the folder of cells or the address of the figures
+            can't be used.
     """
     settings, log_to = bee_settings(eggs), log_settings(eggs)
     logs.configure(log_to.level, log_to.file)
@@ -46,7 +48,14 @@ async def serve(worker: Worker, eggs: Sequence[Any], *, found: Path | None = Non
         bee = _assemble(worker, eggs, settings, identity.hid, cells)
         drain = max(egg.lifecycle.drain_timeout for egg in eggs)
         try:
-            await bee.serve(stops.asked, drain)
+            async with shown(
+                bee,
+                state=state_home(os.environ),
+                tag=_tag(identity.hid),
+                name=settings.name,
+                listen=metrics_settings(eggs).listen,
+            ):
+                await bee.serve(stops.asked, drain)
         except asyncio.CancelledError:
             if stops.forced is None:
                 raise
@@ -64,7 +73,7 @@ def _assemble(worker: Worker, eggs: Sequence[Any], settings: Any, hid: str, cell
             worker,
             egg,
             cells=cells,
-            tag=hid[5:13],
+            tag=_tag(hid),
             start_slot=start_slot,
             on_change=lambda: bee.models_changed(),
             on_prompt=settings.raise_ == "on-prompt",
@@ -82,6 +91,11 @@ def _assemble(worker: Worker, eggs: Sequence[Any], settings: Any, hid: str, cell
         socket=partial(_socket, settings.thrum_socket),
     )
     return bee
+
+
+def _tag(hid: str) -> str:
+    """Returns what tells this bee's files from others': the first letters of its hid."""
+    return hid[5:13]
 
 
 def _socket(named: Path | None) -> Path:

@@ -32,6 +32,8 @@ LAST_WORDS = 10.0
 """Seconds for the bee to take the last frames; it may be busy, or stopped for good."""
 EXIT_NOTICE = 1.0
 """Seconds that a failed start waits for the engine to end: its own last line says more."""
+WORK_INTERVAL = 1.0
+"""Seconds between two words on how much was generated, and two looks at a limit we hold."""
 DEATH_WAIT = 30.0
 """Seconds to wait for the kernel to take killed processes away; a driver may hold them."""
 
@@ -129,6 +131,7 @@ class Tender:
                 facts |= {"pid": self._tree.engine_pid, "seconds": self._loop.time() - self._began}
                 self._hatching = None
                 self._link.send(Frame.READY, facts)
+                self._look(spec)
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             ready = hatching.done()
@@ -171,6 +174,7 @@ class Tender:
                 "signal": exit_.signal if exit_ else None,
                 "reason": reason,
                 "asked": asked,
+                "over_memory": self._killed_for is not None,
                 "left": left or [],
                 "lines": tree.output.lines() if tree is not None else [],
                 "oom_kills": tree.oom_kills() if tree is not None else 0,
@@ -179,20 +183,40 @@ class Tender:
         )
 
     async def _sample(self, spec: CellSpec) -> None:
-        """Sends vitals for ever; ends an engine that is over a memory limit no cgroup holds."""
+        """Sends vitals and how much was generated, for ever."""
         assert self._tree is not None
+        pause = min(spec.sample_interval, WORK_INTERVAL)
+        watched = spec.memory is not None and self._tree.memory_watched
+        due = self._loop.time()
+        tokens, rate, at = 0, 0.0, due - pause
         while True:
-            vitals = self._tree.sample()
-            if not self._link.unsent():
-                self._link.send(Frame.VITALS, vitals.to_wire())
-            over = spec.memory is not None and vitals.rss_bytes > spec.memory
-            if over and self._tree.memory_watched:
-                self._killed_for = (
-                    f"the engine's tree held {vitals.rss_bytes} bytes, over the {spec.memory} of "
-                    "[limits] memory"
-                )
-                self._tree.kill()
-            await asyncio.sleep(spec.sample_interval)
+            assert self._relay is not None
+            total, now = self._relay.output_tokens, self._loop.time()
+            # A bee that takes nothing is told nothing: what it has not taken would pile up here.
+            taken = not self._link.unsent()
+            if taken:
+                if total != tokens or rate:
+                    rate = (total - tokens) / (now - at)
+                    self._link.send(Frame.WORK, total, rate)
+                tokens, at = total, now
+            if watched or now >= due:
+                due = now + spec.sample_interval - pause / 2
+                self._look(spec, say=taken)
+            await asyncio.sleep(pause)
+
+    def _look(self, spec: CellSpec, *, say: bool = True) -> None:
+        """Sends vitals; ends an engine that is over a memory limit no cgroup holds."""
+        assert self._tree is not None
+        vitals = self._tree.sample()
+        if say:
+            self._link.send(Frame.VITALS, vitals.to_wire())
+        over = spec.memory is not None and vitals.rss_bytes > spec.memory
+        if over and self._tree.memory_watched:
+            self._killed_for = (
+                f"the engine's tree held {vitals.rss_bytes} bytes, over the {spec.memory} of "
+                "[limits] memory"
+            )
+            self._tree.kill()
 
     def _frame(self, frame: list[Any]) -> None:
         match frame:

@@ -56,6 +56,8 @@ class Turn:
         self._engine: asyncio.Future[tuple[Mmm, Any]] | None = None
         self._cancel_engine: Callable[[], None] | None = None
         self._timers: list[asyncio.TimerHandle] = []
+        self._figures = nest.figures.turn()
+        reply.on_end = self._figures.ended
 
     def stop(self, ending: Ending) -> None:
         """Ends the turn as `ending` says, in the engine too; the first call wins."""
@@ -111,9 +113,10 @@ class Turn:
             await place
         if self._ending is not None:
             return self._ending
-        self._waiting = self._nest.lease()
+        self._waiting = self._nest.lease(self.reply.pulse)
         lease = await self._waiting
         self._waiting = None
+        self._figures.admitted()
         waited.cancel()
         try:
             if self._ending is not None:
@@ -150,10 +153,12 @@ class Turn:
     async def _ask(self, lease: Lease, request: dict[str, Any]) -> Ending:
         engine: asyncio.Future[tuple[Mmm, Any]] = self._loop.create_future()
         write = self.reply.write
+        tick = self._figures.ticker(resumed=self.reply.started)
 
         def sink(kind: Mmm, data: Any) -> None:
             if kind <= Mmm.REASONING:
                 if self._ending is None:
+                    tick()
                     write(kind, data)
             elif kind >= Mmm.FINISH and not engine.done():
                 engine.set_result((kind, data))

@@ -54,6 +54,7 @@ class Pace(Protocol):
     turn_limit: int
     total_limit: int
     held: int
+    merged: int
 
     def waiting(self, outbox: TurnOutbox) -> None:
         """The outbox has something to send and is on no list. It may be called again."""
@@ -181,6 +182,8 @@ class TurnOutbox:
         if not current.waits:
             current.waits = True
             self._queue.append(current)
+        else:
+            self._pace.merged += 1
         current.loose.append(text)
         if len(current.loose) == _LOOSE:
             current.compact()

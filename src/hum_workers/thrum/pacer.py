@@ -53,6 +53,10 @@ class Pacer:
         self.total_limit = total_limit
         self.held = 0
         """Bytes that wait, of all turns."""
+        self.sent = 0
+        """Tones taken so far, those that are sent again included."""
+        self.merged = 0
+        """Texts so far that went in the delta of another."""
         self.notify: Callable[[], None] = lambda: None
         """Called when something waits for the first time since the last `take`."""
         self._noted = False
@@ -86,6 +90,7 @@ class Pacer:
         lines: list[bytes] = []
         while len(lines) < limit and (line := self._next()):
             lines.append(line)
+        self.sent += len(lines)
         self.bucket.take(len(lines))
         return lines[0] if len(lines) == 1 else b"".join(lines)
 
