@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hum_workers.media_samples import probes
+from hum_workers.vllm_worker.command import TEXT_ONLY
+
 _WAIT = 60.0
 """Seconds one promise may take: the real one runs on a CPU."""
 
@@ -202,6 +205,14 @@ async def refuses_what_it_cannot_do(target: Target) -> None:
     assert (await ask(target, "GET", "/no-such-path")).json() == {"detail": "Not Found"}
 
 
+async def refuses_media_in_the_words_that_mean_all_of_them(target: Target) -> None:
+    """A text model says of any kind that it takes none; the worker makes no further probe."""
+    for probe in probes(target.model).values():
+        answer = await ask(target, "POST", "/v1/chat/completions", probe)
+        assert answer.status == 400
+        assert TEXT_ONLY in answer.json()["error"]["message"]
+
+
 async def asks_for_its_key_under_v1(target: Target) -> None:
     """Only /v1 is guarded."""
     if target.api_key is None:
@@ -243,6 +254,7 @@ CONTRACT: list[Callable[[Target], Awaitable[None]]] = [
     repeats_itself_with_a_seed,
     stops_before_a_stop_string,
     refuses_what_it_cannot_do,
+    refuses_media_in_the_words_that_mean_all_of_them,
     asks_for_its_key_under_v1,
     stops_when_the_client_leaves,
     counts_its_work,

@@ -18,6 +18,7 @@ from hum_workers.vllm_worker.probe import Engine
 from tests.vllm_worker.hatchery import cpu_engine, egg, engine
 
 PRIVATE = Path("/run/user/1000/hum_workers/0a1b2c3d-small")
+FLAG = "--allowed-media-domains"
 GPUS = [Gpu(0, "GPU-aa", 1, "H"), Gpu(1, "GPU-bb", 1, "H")]
 
 
@@ -195,6 +196,30 @@ def test_canaries_are_two_cheap_streams_one_with_a_schema(tmp_path: Path) -> Non
     assert first["max_tokens"] == 1
     assert second["response_format"]["type"] == "json_schema"
     assert all(body["stream"] and body["model"] == "model" for body in (first, second))
+
+
+def test_a_model_is_asked_what_media_it_takes_unless_the_egg_wants_none(tmp_path: Path) -> None:
+    assert list(build(tmp_path).media_probes) == ["image", "audio", "video"]
+    assert build(tmp_path, "[media]\nmax_count = 0").media_probes == {}
+
+
+@pytest.mark.parametrize(
+    ("domains", "known", "passed"),
+    [
+        ("[]", None, ()),
+        ("['a.org', 'B.org']", None, ("a.org", "b.org")),
+        ("['a.org']", frozenset({FLAG}), ("a.org",)),
+        ("['a.org']", frozenset({"--dtype"}), ()),
+        ("['a.org', '*.b.org']", None, ()),
+    ],
+)
+def test_hosts_of_urls_are_told_to_an_engine_that_can_hold_to_them(
+    tmp_path: Path, domains: str, known: frozenset[str] | None, passed: tuple[str, ...]
+) -> None:
+    argv = build(tmp_path, f"[media]\ndomains = {domains}", flags=known).argv
+    at = argv.index(FLAG) if FLAG in argv else len(argv)
+    assert tuple(argv[at + 1 : at + 1 + len(passed)]) == passed
+    assert (FLAG in argv) == bool(passed)
 
 
 def test_a_description_hides_secrets_by_name_and_by_value(tmp_path: Path) -> None:

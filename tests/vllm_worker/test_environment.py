@@ -45,6 +45,10 @@ def test_the_eggs_own_variables_come_last() -> None:
     assert env()["VLLM_HOST_IP"] == "127.0.0.1"
 
 
+def test_a_redirect_does_not_lead_past_the_allowed_hosts() -> None:
+    assert env()["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] == "0"
+
+
 def test_the_interpreters_folder_comes_first_on_the_path() -> None:
     assert env()["PATH"] == "/venv/bin:/usr/bin"
     assert base({"PATH": "/usr/bin"}, {}, python="python3", download=False)["PATH"] == "/usr/bin"

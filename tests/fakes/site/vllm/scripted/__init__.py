@@ -3,6 +3,7 @@
 arguments  the real flags (flags.json), the config file, usage errors and help
 faults     what FAKE_ENGINE asks of the process: hangs, exits, floods, children
 plan       one chat request -> what is answered, or a refusal (pure)
+media      images, audio and video in a request (pure)
 events     the answer as bytes of an event stream (pure)
 engine     sequences running and waiting, pace, counters
 server     HTTP/1.1 on the Unix socket

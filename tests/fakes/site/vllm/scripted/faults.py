@@ -16,6 +16,8 @@ Keys (all optional):
   refuse_after     requests after which each more gets 503
   health_after_death  seconds /health says 503 before the exit after an engine's death (0.3)
   request          directives for requests that bring none (plan.Fake)
+  media            kinds of media that the model takes, ["image", "audio", "video"] ([]); the answer
+                   to a prompt with some says how many of each came
   keep_alive       seconds a free connection is kept (5)
 Stages, in order: start, config, engine, load, kv, listen, ready. hang_at may also name a route that
 never answers: health, models, chat, metrics.

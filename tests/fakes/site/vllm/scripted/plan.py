@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from vllm.scripted import media
+
 DEFAULT_TOKENS = 16
 
 
@@ -116,14 +118,20 @@ def word(number: int) -> str:
 
 
 def plan(
-    request: Any, *, models: list[str], max_len: int, tools: bool, default: dict[str, Any]
+    request: Any,
+    *,
+    models: list[str],
+    max_len: int,
+    tools: bool,
+    default: dict[str, Any],
+    takes: list[str],
 ) -> Plan:
     """Reads a chat request.
 
     Raises:
         Refusal: as vLLM refuses it.
     """
-    _check(request, models, tools)
+    _check(request, models, tools, takes)
     messages = request["messages"]
     fake = Fake.read(_directives(messages) or default)
     _refuse_by_wish(fake)
@@ -170,7 +178,7 @@ def _shape(made: Plan, request: dict[str, Any], limit: int | None) -> None:
     made.finish = fake.finish or made.finish
 
 
-def _check(request: Any, models: list[str], tools: bool) -> None:
+def _check(request: Any, models: list[str], tools: bool, takes: list[str]) -> None:
     if not isinstance(request, dict) or not isinstance(request.get("messages"), list):
         raise Refusal(
             400,
@@ -201,10 +209,8 @@ def _check(request: Any, models: list[str], tools: bool) -> None:
             '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser '
             "to be set",
         )
-    for message in request["messages"]:
-        for part in _parts(message):
-            if part.get("type") not in (None, "text", "refusal", "thinking"):
-                raise Refusal(400, f"{model or models[0]} is not a multimodal model")
+    if refused := media.refusal(request["messages"], model or models[0], takes):
+        raise Refusal(400, refused)
 
 
 def _limit(request: dict[str, Any], prompt_tokens: int, max_len: int) -> int | None:
@@ -276,6 +282,8 @@ def _pieces(request: dict[str, Any], fake: Fake) -> list[tuple[str, Any]] | None
         texts = [f"é日本😀{n} " for n in range(fake.tokens or 8)]
     elif fake.surrogates and texts is None:
         texts = ["a ", "\ud83d", "\ude00", " b"]
+    elif texts is None and fake.tokens is None:
+        texts = media.told(request["messages"])
     return None if texts is None else [("content", text) for text in texts]
 
 

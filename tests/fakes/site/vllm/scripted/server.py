@@ -196,6 +196,7 @@ class Connection(asyncio.Protocol):
             max_len=site.max_len,
             tools=site.tools,
             default=site.faults.request,
+            takes=site.faults.wishes.get("media", []),
         )
         if made.fake.garbage in ("http", "head"):
             self._lie(made.fake.garbage)
