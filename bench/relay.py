@@ -238,8 +238,8 @@ async def real(size: Size) -> list[Figure]:
     async with stand(humd=True, real=True) as at:
         for count in (1, 8, 32):
             ratios, speeds = [], []
-            for client in (at.direct, at.relayed):
-                await client.ask(prompt)
+            for warm_up in in_turn(at, 0):
+                await warm_up.ask(prompt)
             for turn in range(size.runs):
                 speed = {}
                 for client in in_turn(at, turn):
