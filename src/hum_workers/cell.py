@@ -81,6 +81,7 @@ class Cell:
         self._gone: Mapping[str, Any] | None = None
         self._burial: asyncio.Task[None] | None = None
         self._was_ready = False
+        self._killed = False
 
     def __repr__(self) -> str:
         return f"<Cell {self.cell_id} {self.state} turns={len(self._sinks)}>"
@@ -144,7 +145,11 @@ class Cell:
             os.close(to_tender[0])
             os.close(to_bee[1])
         self._link = FrameLink(on_frame=self._frame, on_end=self._link_ended)
-        await self._link.open(to_bee[0], to_tender[1])
+        try:
+            await self._link.open(to_bee[0], to_tender[1])
+        except BaseException:
+            self.kill()
+            raise
         self._link.send(Frame.RAISE, self.spec.to_wire())
         log.info(
             "worker.cell.spawned", cell=self.cell_id, pid=self.mark, engine_log=self.spec.log_file
@@ -190,6 +195,9 @@ class Cell:
 
     def kill(self) -> None:
         """Ends the tender's input and output, which kills the tree. Synchronous, for `finally`."""
+        if self.state in (CellState.HATCHING, CellState.READY):
+            self.state = CellState.STOPPING
+        self._killed = True
         if self._link is not None:
             self._link.abort()
         if self._burial is None and self._child is not None and not self.emerged.done():
@@ -276,6 +284,7 @@ class Cell:
             tender_status=status,
             orphans=[str(member) for member in left],
             asked=self.state is CellState.STOPPING,
+            killed=self._killed,
             was_ready=self._was_ready,
             diagnose=self._diagnose,
         )

@@ -36,12 +36,14 @@ def verdict(
     tender_status: int,
     orphans: Sequence[str],
     asked: bool,
+    killed: bool,
     was_ready: bool,
     diagnose: Callable[[Sequence[str]], str],
 ) -> Emerged:
     """Returns how a cell ended, from its tender's last frame; None: it left without one.
 
-    `asked` says whether we had begun to stop the cell, `orphans` who outlived the tender.
+    `asked` says whether we had begun to stop the cell, `killed` whether without any grace,
+    `orphans` who outlived the tender.
     """
     if gone is None:
         how = f"signal {-tender_status}" if tender_status < 0 else f"exit code {tender_status}"
@@ -50,7 +52,7 @@ def verdict(
         return Emerged(
             asked=asked,
             death=death,
-            reason=f"its tender ended {by} {how}",
+            reason="it was killed" if killed else f"its tender ended {by} {how}",
             left=tuple(orphans),
         )
     left = [f"{m['name']} (pid {m['pid']}, state {m['state']})" for m in gone["left"]]
@@ -90,7 +92,7 @@ def _reason(
     how = f"exited with code {gone['code']}"
     if number := gone["signal"]:
         how = f"was killed by {_signal_name(number)}"
-    return f"the engine {how}; its last useful line: {line}" if line else f"the engine {how}"
+    return f"the engine {how}; it said: {line}" if line else f"the engine {how}"
 
 
 def _signal_name(number: int) -> str:
