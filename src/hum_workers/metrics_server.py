@@ -138,6 +138,11 @@ class _Connection(asyncio.Protocol):
         """A piece of the request's target."""
         self._target += url
 
+    def on_message_complete(self) -> None:
+        """The request is whole and was answered at its head: nothing unread is left."""
+        if self._transport is not None:
+            self._transport.close()
+
     def on_headers_complete(self) -> None:
         """The head is there; a body, if one follows, is nobody's concern."""
         method: bytes = self._parser.get_method()
@@ -178,7 +183,6 @@ class _Connection(asyncio.Protocol):
         if status == 405:
             fields.append(b"Allow: GET, HEAD")
         self._transport.write(b"\r\n".join([*fields, b"", b"" if head else body]))
-        # Not closed at once: bytes of the client still unread would turn that into a reset, which
-        # takes the answer with it. The deadline ends a client that stays.
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
+        # Not closed yet: bytes of the client still unread would turn that into a reset, which takes
+        # the answer with it. The deadline ends a client that goes on and on.
+        self._transport.write_eof()
