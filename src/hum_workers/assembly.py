@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from hum_workers import places
-from hum_workers.nest import Nest, NestLimits
+from hum_workers.ephemeral_nest import EphemeralNest, Spares
+from hum_workers.lasting_nest import LastingNest
+from hum_workers.media import MediaRules
+from hum_workers.nest import Nest
+from hum_workers.nest_plan import NestLimits, NestPlan, Raiser
 from hum_workers.thrum.paths import state_home
 from hum_workers.worker import Worker
 
@@ -28,27 +32,44 @@ def make_nest(
     start_slot: asyncio.Semaphore,
     on_change: Callable[[], None],
     on_prompt: bool,
+    spares: Spares | None = None,
 ) -> Nest:
-    """Returns the nest of one egg; nothing starts yet. `tag` tells this bee from others."""
-    private = places.private_folder(cells, tag, egg.name)
-    log_file = places.engine_log(state_home(os.environ), worker.hive, tag, egg.name)
-    return Nest(
-        egg.name,
+    """Returns the nest of one egg; nothing starts yet.
+
+    Args:
+        tag: what tells this bee from others.
+        spares: of an ephemeral bee, the cells that its eggs share; None: one cell that lasts.
+    """
+
+    def raiser(lane: int) -> Raiser:
+        private = places.private_folder(cells, tag, egg.name, lane)
+        log_file = places.engine_log(state_home(os.environ), worker.hive, tag, egg.name, lane)
+        return worker.raiser(egg, private, log_file, os.environ)
+
+    plan = NestPlan(
+        name=egg.name,
         models=egg.models(),
-        raiser=worker.raiser(egg, private, log_file, os.environ),
         limits=NestLimits(
-            slots=worker.slots(egg),
+            slots=worker.slots(egg) if spares is None else 1 + spares.count,
             turn_timeout=egg.limits.turn_timeout,
             wait_timeout=egg.limits.wait_timeout,
             max_waiting=egg.limits.max_waiting,
             max_waiting_per_sid=egg.limits.max_waiting_per_sid,
             stop_grace=egg.lifecycle.stop_grace,
         ),
+        media=MediaRules(
+            max_count=egg.media.max_count,
+            max_bytes=egg.media.max_bytes,
+            domains=tuple(egg.media.domains),
+        ),
         on_prompt=on_prompt,
         default_max_tokens=worker.default_max_tokens(egg),
         start_slot=start_slot,
         on_change=on_change,
     )
+    if spares is None:
+        return LastingNest(plan, raiser(0))
+    return EphemeralNest(plan, raiser, spares=spares)
 
 
 def raise_open_files() -> None:

@@ -51,16 +51,24 @@ def leave(folder: Path) -> None:
         return
 
 
-def private_folder(cells: Path, tag: str, egg: str) -> Path:
-    """Returns the path of one cell's folder: `tag` tells bees apart, `egg` the eggs of one bee."""
-    return cells / f"{tag}-{_short(egg)}"
+def private_folder(cells: Path, tag: str, egg: str, lane: int = 0) -> Path:
+    """Returns the path of one cell's folder: `tag` tells bees apart, `egg` the eggs of one bee.
+
+    `lane` tells apart the cells that one egg has at the same time.
+    """
+    return cells / f"{tag}-{_short(egg)}{_side(lane)}"
 
 
-def engine_log(state: Path, hive: str, tag: str, egg: str) -> Path:
+def engine_log(state: Path, hive: str, tag: str, egg: str, lane: int = 0) -> Path:
     """Returns the path of the engine's log file, below the state folder; makes its folder."""
     folder = state / "hum" / "workers" / hive
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder / f"{_short(egg)}.{tag}.log"
+    return folder / f"{_short(egg)}{_side(lane)}.{tag}.log"
+
+
+def _side(lane: int) -> str:
+    # No egg's own part of a path holds a plus sign.
+    return f"+{lane}" if lane else ""
 
 
 def _short(name: str) -> str:

@@ -15,6 +15,7 @@ from hum_workers import lifecycle, logs, places
 from hum_workers.assembly import Stops, make_nest, raise_open_files
 from hum_workers.bee import Bee
 from hum_workers.egg import bee_settings, log_settings, metrics_settings
+from hum_workers.ephemeral_nest import Spares
 from hum_workers.shown import shown
 from hum_workers.thrum.identity import Identity
 from hum_workers.thrum.pacer import Pacer
@@ -67,6 +68,8 @@ async def serve(worker: Worker, eggs: Sequence[Any], *, found: Path | None = Non
 
 def _assemble(worker: Worker, eggs: Sequence[Any], settings: Any, hid: str, cells: Path) -> Bee:
     start_slot = asyncio.Semaphore(1)
+    ephemeral = settings.propensity == "ephemeral"
+    spares = Spares((settings.max_procs or len(eggs)) - len(eggs)) if ephemeral else None
     loop = asyncio.get_running_loop()
     nests = [
         make_nest(
@@ -77,6 +80,7 @@ def _assemble(worker: Worker, eggs: Sequence[Any], settings: Any, hid: str, cell
             start_slot=start_slot,
             on_change=lambda: bee.models_changed(),
             on_prompt=settings.raise_ == "on-prompt",
+            spares=spares,
         )
         for egg in eggs
     ]
@@ -84,6 +88,7 @@ def _assemble(worker: Worker, eggs: Sequence[Any], settings: Any, hid: str, cell
         hive=worker.hive,
         hid=hid,
         source=settings.source,
+        statefulness="ephemeral_per_call" if ephemeral else "stateless_per_call",
         nests=nests,
         pacer=Pacer(
             settings.pace, settings.burst, loop.time, worker.hive, dialect=settings.dialect

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hum_workers.findings import Finding
-    from hum_workers.nest import Raiser
+    from hum_workers.nest_plan import Raiser
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from hum_workers.worker import Worker
 
 if TYPE_CHECKING:
     from hum_workers.findings import Finding
-    from hum_workers.nest import Raiser
+    from hum_workers.nest_plan import Raiser
     from hum_workers.vllm_worker.egg import VllmEgg
 
 DEFAULT_SEQS = 256
