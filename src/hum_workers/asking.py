@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hum_workers import lifecycle, logs, places
 from hum_workers.assembly import Stops, make_nest, raise_open_files
 from hum_workers.egg import log_settings
+from hum_workers.ending import Finish
 from hum_workers.errors import EngineError, TurnError, UsageError
 from hum_workers.prompt import parse_prompt
 from hum_workers.reply import Reply
+from hum_workers.talk import Talk
 from hum_workers.thrum.tones import Kind
-from hum_workers.turn import Finish, Turn
+from hum_workers.turn import Turn
 from hum_workers.worker import Worker
 
 SID = "prompt"
@@ -47,17 +51,26 @@ class Question:
 
 
 class Console:
-    """An outbox that prints: the text as it comes, or every tone as a line of JSON."""
+    """An outbox that prints: the text as it comes, or every tone as a line of JSON.
 
-    def __init__(self, *, as_json: bool) -> None:
+    When standard output takes no more, `on_broken` is called, once, and nothing is printed any
+    more.
+    """
+
+    def __init__(self, *, as_json: bool, on_broken: Callable[[], None]) -> None:
         self.ending: Mapping[str, Any] | None = None
+        self.broken: OSError | None = None
         self._as_json = as_json
+        self._on_broken = on_broken
         self._wrote = False
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            # An engine may say what a terminal's encoding has no sign for.
+            sys.stdout.reconfigure(errors="replace")
 
     def tone(self, tone: Mapping[str, Any]) -> None:
         """Prints a control tone, where tones are asked for."""
         if self._as_json:
-            _write(json.dumps(tone, ensure_ascii=False) + "\n")
+            self._write(json.dumps(tone, ensure_ascii=False) + "\n")
 
     def delta(self, kind: Kind, block: int, text: str) -> None:
         """Prints text; reasoning goes to standard error."""
@@ -66,24 +79,39 @@ class Console:
             self.tone({"chi": "chunk", "sid": SID, **delta})
         elif kind == "text":
             self._wrote = True
-            _write(text)
+            self._write(text)
         else:
-            print(text, end="", file=sys.stderr, flush=True)  # noqa: T201
+            with contextlib.suppress(OSError):
+                print(text, end="", file=sys.stderr, flush=True)  # noqa: T201
 
     def end(self, tone: Mapping[str, Any]) -> None:
         """Keeps the ending."""
         self.ending = tone
         self.tone(tone)
         if self._wrote:
-            _write("\n")
+            self._write("\n")
+
+    def late(
+        self, make: Callable[[], bytes | None], size: int, otherwise: Mapping[str, Any]
+    ) -> None:
+        """Is never needed: a prompt of the command line brings no tools."""
 
     def discard(self) -> None:
         """Has nothing that waits."""
 
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    def _write(self, text: str) -> None:
+        if self.broken is not None:
+            return
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except OSError as error:
+            self.broken = error
+            # What is still buffered must not fail a second time at the end of the process.
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, sys.stdout.fileno())
+            os.close(null)
+            self._on_broken()
 
 
 async def ask(worker: Worker, egg: Any, question: Question, *, as_json: bool) -> int:
@@ -108,14 +136,16 @@ async def ask(worker: Worker, egg: Any, question: Question, *, as_json: bool) ->
         egg,
         cells=cells,
         tag=f"p{os.getpid()}",
+        log_tag="prompt",
         start_slot=asyncio.Semaphore(1),
         on_change=lambda: None,
         on_prompt=True,
     )
-    console = Console(as_json=as_json)
+    cancelled = Finish("cancelled")
+    console = Console(as_json=as_json, on_broken=lambda: turn.stop(cancelled))
     loop = asyncio.get_running_loop()
-    turn = Turn(SID, prompt, nest, Reply(SID, console), now=loop.time())
-    stops.asked.add_done_callback(lambda _: turn.stop(Finish("cancelled")))
+    turn = Turn(SID, Talk(prompt=prompt), nest, Reply(SID, console), now=loop.time())
+    stops.asked.add_done_callback(lambda _: turn.stop(cancelled))
     try:
         await turn.run(None)
         await nest.stop(egg.lifecycle.stop_grace, "the prompt was answered")
@@ -130,10 +160,15 @@ async def ask(worker: Worker, egg: Any, question: Question, *, as_json: bool) ->
         return stops.forced
     if nest.failure is not None:
         raise EngineError(nest.failure)
-    return _verdict(console.ending)
+    return _verdict(console)
 
 
-def _verdict(ending: Mapping[str, Any] | None) -> int:
+def _verdict(console: Console) -> int:
+    ending = console.ending
+    if console.broken is not None:
+        if not isinstance(console.broken, BrokenPipeError):
+            print(f"the answer can't be written: {console.broken.strerror}", file=sys.stderr)  # noqa: T201
+        return 1
     if ending is None or ending["chi"] == "error":
         message = ending["message"] if ending else "no ending"
         print(f"the prompt failed: {message}", file=sys.stderr)  # noqa: T201

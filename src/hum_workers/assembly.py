@@ -16,7 +16,9 @@ from hum_workers.lasting_nest import LastingNest
 from hum_workers.media import MediaRules
 from hum_workers.nest import Nest
 from hum_workers.nest_plan import NestLimits, NestPlan, Raiser
+from hum_workers.parking import ParkingLimits
 from hum_workers.thrum.paths import state_home
+from hum_workers.tools import ToolRules
 from hum_workers.worker import Worker
 
 OPEN_FILES = 65_536
@@ -46,6 +48,7 @@ def make_nest(
         log_file = places.engine_log(state_home(os.environ), worker.hive, tag, egg.name, lane)
         return worker.raiser(egg, private, log_file, os.environ)
 
+    foragers = egg.tools.foragers
     plan = NestPlan(
         name=egg.name,
         models=egg.models(),
@@ -61,6 +64,15 @@ def make_nest(
             max_count=egg.media.max_count,
             max_bytes=egg.media.max_bytes,
             domains=tuple(egg.media.domains),
+        ),
+        tools=ToolRules(
+            parser=worker.tool_parser(egg),
+            foragers=foragers if isinstance(foragers, bool) else frozenset(foragers),
+            step_timeout=egg.tools.step_timeout,
+            max_steps=egg.tools.max_steps,
+        ),
+        parking=ParkingLimits(
+            most=egg.tools.parked_max, age=egg.tools.parked_age, bytes=egg.tools.parked_bytes
         ),
         on_prompt=on_prompt,
         default_max_tokens=worker.default_max_tokens(egg),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,16 +16,21 @@ from uuid import uuid4
 import structlog
 
 from hum_workers import __version__
+from hum_workers.call_id import CallIds
 from hum_workers.conversations import Conversations
+from hum_workers.ending import Finish
 from hum_workers.errors import ErrorCode, TurnError
 from hum_workers.figures import BeeView
 from hum_workers.nest import Nest
-from hum_workers.prompt import parse_prompt
+from hum_workers.prompt import is_bare, parse_prompt
 from hum_workers.reply import Reply
+from hum_workers.talk import Talk
 from hum_workers.thrum.connection import Thrum
 from hum_workers.thrum.pacer import Pacer
 from hum_workers.thrum.tones import THRUM_VERSION
-from hum_workers.turn import Finish, Turn
+from hum_workers.tool_desk import ToolDesk
+from hum_workers.tool_line import ToolLine
+from hum_workers.turn import Asked, Turn
 
 log = structlog.get_logger()
 
@@ -36,6 +42,8 @@ LAST_WORDS = 3.0
 """Seconds at the end of a drain for humd to echo the endings."""
 KILL_WAIT = 10.0
 """Seconds for killed cells to be dead; the kernel or the guard needs milliseconds."""
+RESULTS = ("tool-result", "error")
+"""Tones that answer a tool call: an `error` comes here only with a callId."""
 KEYS_LOGGED = 256
 """Unknown sampling keys remembered, so that each is logged once and a flood costs little."""
 
@@ -49,21 +57,22 @@ class Bee:
         hive: str,
         hid: str,
         source: str | None,
+        statefulness: str = "stateless_per_call",
         nests: Sequence[Nest],
         pacer: Pacer,
+        call_ids: CallIds,
         socket: Callable[[], Path],
     ) -> None:
         self._hive = hive
         self._hid = hid
         self._source = source
+        self._statefulness = statefulness
         self._nests = list(nests)
         self._by_model = {model: nest for nest in self._nests for model in nest.models}
         self._pacer = pacer
         self._nestler = uuid4().hex
         self._advertised: list[str] = []
         self._conversations = Conversations()
-        self.parked_calls: Callable[[], int] = lambda: 0
-        """How many calls of askers wait for their result."""
         self._stopping = False
         self._loop = asyncio.get_running_loop()
         self._unknown_keys: set[str] = set()
@@ -72,12 +81,27 @@ class Bee:
             "cancel": self._cancel,
             "cleanup": self._cancel,
         }
-        self._thrum = Thrum(socket=socket, hello=self._hello, on_tone=self._tone, pacer=pacer)
+        self._thrum = Thrum(
+            socket=socket,
+            hello=self._hello,
+            on_tone=self._tone,
+            pacer=pacer,
+            on_state=self._state,
+        )
+        self._desk = ToolDesk(
+            nests=self._nests,
+            ids=call_ids,
+            line=self._line,
+            begin=self._begin,
+            busy=self._conversations.has,
+        )
 
     async def serve(self, stop: asyncio.Future[str], drain_timeout: float) -> None:
         """Serves until `stop` resolves with a reason, then drains and ends every cell."""
         thrum = self._loop.create_task(self._thrum.run(), name="thrum")
         for nest in self._nests:
+            if notice := nest.tools.notice():
+                log.warning("worker.tools.left_out", egg=nest.name, reason=notice)
             nest.start()
         try:
             ends: set[asyncio.Future[Any]] = {stop, thrum}
@@ -87,6 +111,7 @@ class Bee:
             await self._drain(stop.result(), drain_timeout)
         finally:
             self.kill()
+            self._desk.close()
             await self._conversations.close()
             thrum.cancel()
             await asyncio.wait({thrum})
@@ -108,7 +133,7 @@ class Bee:
             tones=self._pacer.sent,
             merged=self._pacer.merged,
             held_bytes=self._pacer.held,
-            parked_calls=self.parked_calls(),
+            parked_calls=self._desk.parked,
             eggs=[nest.view() for nest in self._nests],
         )
 
@@ -139,8 +164,13 @@ class Bee:
         return [model for nest in self._nests if nest.advertised for model in nest.models]
 
     def _hello(self) -> dict[str, Any]:
-        self._advertised = self._models()
+        manifest = self._manifest()
         log.info("worker.hello.sent", models=self._advertised, hid=self._hid)
+        return manifest
+
+    def _manifest(self) -> dict[str, Any]:
+        """Returns the hello as of now; it counts as said."""
+        self._advertised = self._models()
         return {
             "chi": "hello",
             "bee": ["worker"],
@@ -149,7 +179,7 @@ class Bee:
             "from": self._hid,
             "models": self._advertised,
             "propensity": {
-                "statefulness": "stateless_per_call",
+                "statefulness": self._statefulness,
                 "richness": "medium",
                 "wire": self._hive,
             },
@@ -160,7 +190,19 @@ class Bee:
             **({"source": self._source} if self._source else {}),
         }
 
+    def _state(self, connected: bool) -> None:
+        if not connected:
+            self._desk.lost()
+
+    def _line(self) -> ToolLine:
+        """Returns the connection as it is now, for the calls of a turn that begins."""
+        thrum, epoch = self._thrum, self._thrum.epoch
+        return ToolLine(lambda: thrum.connected and thrum.epoch == epoch, self._manifest)
+
     def _tone(self, tone: dict[str, Any]) -> None:
+        if tone["chi"] in RESULTS:
+            self._desk.result(tone)
+            return
         handler = self._handlers.get(tone["chi"])
         if handler is None:
             return
@@ -171,25 +213,51 @@ class Bee:
         handler(sid, tone)
 
     def _cancel(self, sid: str, tone: Mapping[str, Any]) -> None:
+        self._desk.forget(sid)
         self._conversations.stop(sid, Finish("cancelled"))
 
     def _prompt(self, sid: str, tone: Mapping[str, Any]) -> None:
-        # A refused prompt is a turn, too: its error must not fall into the answer before it.
-        refusal: TurnError | None = None
-        prompt, nest = None, self._nests[0]
+        # A refused prompt is a turn, too: its error goes out behind the answers before it.
+        asked: Talk | TurnError
+        bare, nest = False, self._nests[0]
         try:
+            bare = is_bare(tone)
+            if bare and self._desk.hears_bare(sid):
+                return
             prompt = parse_prompt(tone)
             nest = self._nest_for(prompt.model)
-            if self._stopping:
-                raise TurnError(ErrorCode.SHUTTING_DOWN, "the bee stops; ask again later")
-        except TurnError as error:
-            refusal = error
-        outbox = self._pacer.outbox(sid, lambda: turn.overflow())
-        turn = Turn(sid, prompt, nest, Reply(sid, outbox), now=self._loop.time())
-        if refusal is not None:
-            turn.stop(refusal)
-        elif prompt is not None and prompt.unknown:
+            if self._desk.hears_words(sid, prompt.messages):
+                return
+            tools = nest.tools.admit(prompt.tools, prompt.sampling.choice)
+            asked = Talk(prompt=replace(prompt, tools=tools) if prompt.tools else prompt)
             self._note_unknown(prompt.unknown)
+        except TurnError as error:
+            # A traceback holds this frame, and with it the prompt, until the collector comes by.
+            asked = error.with_traceback(None)
+        except Exception:
+            log.exception("worker.prompt.handle.failed", sid=sid)
+            asked = TurnError(ErrorCode.WORKER_ERROR, "the bee failed on this prompt; see its log")
+        if not bare:
+            self._desk.forget(sid)
+        self._begin(sid, asked, nest)
+
+    def _begin(self, sid: str, asked: Talk | asyncio.Future[Asked] | TurnError, nest: Nest) -> None:
+        """Begins a turn, or refuses it in the place of one."""
+        refusal = asked if isinstance(asked, TurnError) else None
+        if self._stopping and refusal is None:
+            refusal = TurnError(ErrorCode.SHUTTING_DOWN, "the bee stops; ask again later")
+        outbox = self._pacer.outbox(sid, lambda: turn.overflow())
+        turn = Turn(
+            sid,
+            None if isinstance(asked, TurnError) else asked,
+            nest,
+            Reply(sid, outbox),
+            now=self._loop.time(),
+            tooling=self._desk.tooling(asked),
+        )
+        if refusal := refusal or nest.full():
+            turn.refuse(refusal)
+            return
         self._conversations.add(turn, max_waiting=nest.limits.max_waiting_per_sid)
 
     def _nest_for(self, model: str) -> Nest:

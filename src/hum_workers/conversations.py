@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+from hum_workers.ending import Ending
 from hum_workers.errors import ErrorCode, TurnError
-from hum_workers.turn import Ending, Turn
-
-REFUSED_PER_SID = 1024
-"""Refused turns of one sid that wait for their place to say so; one more says so at once."""
+from hum_workers.turn import Turn
 
 
 class Conversations:
@@ -27,8 +25,15 @@ class Conversations:
     def __len__(self) -> int:
         return len(self._tasks)
 
+    def has(self, sid: str) -> bool:
+        """Whether a turn of the sid runs or waits."""
+        return sid in self._lines
+
     def add(self, turn: Turn, *, max_waiting: int) -> None:
-        """Runs the turn when its sid is free; refuses it when `max_waiting` wait there already."""
+        """Runs the turn when its sid is free; refuses it when `max_waiting` wait there already.
+
+        A refusal needs no place in the line: an outbox holds it until those before it have ended.
+        """
         line = self._lines.get(turn.sid)
         waiting = len(line) - 1 if line else -1
         if waiting >= max_waiting:
@@ -36,10 +41,8 @@ class Conversations:
                 ErrorCode.NO_CAPACITY,
                 f"{max_waiting} prompts wait on this sid already ([limits] max_waiting_per_sid)",
             )
-            if waiting >= max_waiting + REFUSED_PER_SID:
-                turn.reply.fail(refusal)
-                return
-            turn.stop(refusal)
+            turn.refuse(refusal)
+            return
         place: asyncio.Future[None] | None = None
         if line is None:
             line = self._lines[turn.sid] = deque()

@@ -165,6 +165,24 @@ class Media(Table):
     )
 
 
+class Tools(Table):
+    """Tools of foragers and askers. They need an engine that tells calls from text."""
+
+    foragers: bool | list[Text] = Field(
+        default=True,
+        description="Whether foragers' tools are offered to the model, or the names of those.",
+    )
+    step_timeout: Duration = seconds("5m", "Time that foragers have for the calls of one step.")
+    max_steps: Count = Field(default=32, description="Steps with tools that one turn may have.")
+    parked_max: Count = Field(
+        default=256, description="Conversations that may wait for an asker's tool."
+    )
+    parked_age: Duration = seconds("1h", "Time that one of them may wait.")
+    parked_bytes: Size = Field(
+        default="64MiB", validate_default=True, description="Size of all of them together."
+    )
+
+
 class Lifecycle(Table):
     """Times of a cell's start and end."""
 
@@ -199,9 +217,6 @@ class Egg(Table):
     LATER: ClassVar[dict[str, frozenset[str]]] = {
         "lifecycle": frozenset({"stall_timeout", "idle_timeout"}),
         "forager": frozenset({"listen"}),
-        "tools": frozenset(
-            {"foragers", "step_timeout", "max_steps", "parked_max", "parked_age", "parked_bytes"}
-        ),
     }
     """Tables and keys of capabilities to come: refused by name."""
     SYNONYMS: ClassVar[dict[str, str]] = {}
@@ -211,6 +226,7 @@ class Egg(Table):
     engine: Engine = Field(default_factory=Engine)
     limits: Limits = Field(default_factory=Limits)
     media: Media = Field(default_factory=Media)
+    tools: Tools = Field(default_factory=Tools)
     lifecycle: Lifecycle = Field(default_factory=Lifecycle)
     metrics: Metrics = Field(default_factory=Metrics)
     log: Log = Field(default_factory=Log)

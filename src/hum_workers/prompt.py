@@ -1,8 +1,9 @@
 """A prompt tone, read and checked (pure): what is asked, in the form of an OpenAI chat.
 
 Promise: a `Prompt` can be sent to the engine as it is; everything else is a `bad_prompt` whose one
-line says what is wrong (thrum, section 5). Of pollen only the form is read here; whether it may go
-to the engine is said by `media.MediaRules` and `media.refuse_untaken`, and of tools by `tools.ToolRules`.
+line says what is wrong (thrum, section 5). Of pollen and tools only the form is read here; whether
+they may go to the engine is said by `media.MediaRules`, `media.refuse_untaken` and
+`tools.ToolRules`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from hum_workers.tools import Tool, brought
 ROLES = ("system", "developer", "user", "assistant", "tool")
 PASSED_ON = ("name", "tool_calls", "tool_call_id", "reasoning")
 """Fields of a message beside role and content that the engine's chat templates read."""
+
+_NO_TEXT = {"type": "text", "text": ""}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +44,7 @@ class Prompt:
 
 
 def is_bare(tone: Mapping[str, Any]) -> bool:
-    """Whether a prompt says nothing: no text, no messages, no attachments (thrum, section 7)."""
+    """Whether a prompt says nothing, as one that comes along with a tool's result does."""
     return not (tone.get("messages") or tone.get("attachments")) and all(
         _says_nothing(tone.get(key)) for key in ("content", "text")
     )
@@ -49,7 +52,7 @@ def is_bare(tone: Mapping[str, Any]) -> bool:
 
 def _says_nothing(value: Any) -> bool:
     if isinstance(value, list):
-        return all(isinstance(one, dict) and _says_nothing(one.get("text")) for one in value)
+        return all(one in ("", _NO_TEXT) for one in value)
     return value is None or value == ""
 
 

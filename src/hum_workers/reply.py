@@ -6,7 +6,7 @@ text are separate blocks; a block is started, filled and stopped before the next
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hum_workers.errors import ErrorCode, TurnError
@@ -39,8 +39,8 @@ class Reply:
         self._block = -1
         self._open: Kind | None = None
 
-    def announce(self, cell_id: str, model: str) -> None:
-        """Sends `session-ready`, once a turn."""
+    def announce(self, cell_id: str, model: str, tools: Sequence[str] = ()) -> None:
+        """Sends `session-ready` with the names of the tools that are offered, once a turn."""
         if not self._announced:
             self._announced = True
             self._outbox.tone(
@@ -49,7 +49,7 @@ class Reply:
                     "sid": self.sid,
                     "nestId": cell_id,
                     "model": model,
-                    "tools": [],
+                    "tools": [{"name": name} for name in tools],
                 }
             )
 
@@ -71,6 +71,24 @@ class Reply:
             self._chunk(f"{name}_start")
         self._outbox.delta(name, self._block, text)
 
+    @property
+    def blocks(self) -> int:
+        """Blocks of text and reasoning that were begun so far."""
+        return self._block + 1
+
+    def stop_block(self) -> None:
+        """Ends the block that is open; what follows begins another."""
+        self._close_block()
+
+    def call(self, make: Callable[[], bytes | None], size: int, lost: TurnError) -> None:
+        """Sends a tool call, made when it is its turn; if it can't be, the turn ends as `lost`."""
+        self._outbox.late(make, size, _error(lost) | {"sid": self.sid})
+
+    def tool(self, chunk: Mapping[str, Any]) -> None:
+        """Sends a chunk about a tool; nothing after the ending."""
+        if not self.ended:
+            self._outbox.tone(chunk)
+
     def discard(self) -> None:
         """Drops what was not yet sent; the ending still goes."""
         self._outbox.discard()
@@ -91,15 +109,7 @@ class Reply:
 
     def fail(self, error: TurnError) -> None:
         """Ends the turn with `error`."""
-        tone: dict[str, Any] = {
-            "chi": "error",
-            "code": error.code.value,
-            "subtype": error.subtype,
-            "message": error.message,
-        }
-        if error.usage is not None:
-            tone["usage"] = hum_usage(error.usage)
-        self._end(tone, error.usage)
+        self._end(_error(error), error.usage)
 
     def _end(self, tone: dict[str, Any], usage: Mapping[str, Any] | None) -> None:
         if self.ended:
@@ -118,6 +128,19 @@ class Reply:
         self._outbox.tone(
             {"chi": "chunk", "sid": self.sid, "chunkType": kind, "blockIdx": self._block}
         )
+
+
+def _error(error: TurnError) -> dict[str, Any]:
+    """Returns the `error` tone, without its sid."""
+    tone: dict[str, Any] = {
+        "chi": "error",
+        "code": error.code.value,
+        "subtype": error.subtype,
+        "message": error.message,
+    }
+    if error.usage is not None:
+        tone["usage"] = hum_usage(error.usage)
+    return tone
 
 
 def _nothing(ending: str, usage: Mapping[str, Any] | None) -> None:

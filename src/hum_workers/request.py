@@ -13,6 +13,7 @@ import msgspec
 
 from hum_workers.prompt import Prompt
 from hum_workers.sampling import refuse
+from hum_workers.tools import tool_fields
 
 _STREAMING = {"include_usage": True, "continuous_usage_stats": True}
 
@@ -33,6 +34,9 @@ def chat_request(
     """
     request: dict[str, Any] = {"model": model, "messages": prompt.messages}
     request.update(prompt.sampling.fields)
+    if prompt.tools:
+        sampling = prompt.sampling
+        request.update(tool_fields(prompt.tools, sampling.choice, sampling.parallel_tool_calls))
     length = fit_max_tokens(prompt.sampling.max_tokens, default_max_tokens, max_model_len)
     if length is not None:
         request["max_tokens"] = length

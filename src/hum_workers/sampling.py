@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from hum_workers.errors import ErrorCode, TurnError
 
@@ -34,12 +34,22 @@ def kind_of(value: Any) -> str:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """Whether the model may, must or must not call a tool; `tool` is the one of this name."""
+
+    kind: Literal["auto", "none", "required", "tool"]
+    name: str = ""
+
+
+@dataclass(frozen=True)
 class Sampling:
     """What a prompt asks of the sampler."""
 
     fields: dict[str, Any] = field(default_factory=dict)
-    """Fields of the chat request, checked, without the one for the greatest length."""
+    """Fields of the chat request, checked, without those that have a name of their own here."""
     max_tokens: int | None = None
+    choice: Choice | None = None
+    parallel_tool_calls: bool | None = None
     unknown: tuple[str, ...] = ()
     """Keys that were ignored, as they were spelled."""
 
@@ -69,7 +79,8 @@ def parse_sampling(value: Any) -> Sampling:
     least = fields.get("min_tokens", 0)
     if max_tokens is not None and least > max_tokens:
         raise refuse(f"sampling.minTokens is {least}, above maxTokens {max_tokens}")
-    return Sampling(fields, max_tokens, tuple(unknown))
+    choice, parallel = fields.pop("tool_choice", None), fields.pop("parallel_tool_calls", None)
+    return Sampling(fields, max_tokens, choice, parallel, tuple(unknown))
 
 
 def _snake(key: str) -> str:
@@ -215,9 +226,33 @@ def _not_done(key: str, value: Any) -> None:
         raise refuse(f"{key} is not done by this worker; leave it out")
 
 
-def _tool_choice(key: str, value: Any) -> None:
-    if value not in ("none", "auto"):
-        raise refuse(f"{key} needs tools, which this release does not do yet")
+def tool_choice(key: str, value: Any) -> Choice:
+    """Returns the choice of a tool, in hum's, OpenAI's, Anthropic's or the Vercel SDK's form.
+
+    A string that is none of the known words is the name of a tool.
+    """
+    kind, name = value, ""
+    if isinstance(value, dict):
+        kind = value.get("type", "tool")
+        inner = value.get("function")
+        named = inner if kind in ("function", "tool") and isinstance(inner, dict) else value
+        name = named.get("name") or named.get("toolName") or ""
+    elif isinstance(value, str) and value not in CHOICES:
+        kind, name = "tool", value
+    word = CHOICES.get(kind) if isinstance(kind, str) else None
+    if word is not None:
+        return Choice(word)
+    if kind not in ("tool", "function") or not isinstance(name, str) or not name:
+        raise refuse(f"{key} must be auto, none, required or an object that names a tool")
+    return Choice("tool", name)
+
+
+CHOICES: Mapping[str, Literal["auto", "none", "required"]] = {
+    "auto": "auto",
+    "none": "none",
+    "required": "required",
+    "any": "required",
+}
 
 
 def _meaningless(key: str, value: Any) -> None:
@@ -255,8 +290,8 @@ KNOWN: Mapping[str, tuple[str, Check]] = {
     "prompt_logprobs": ("", _not_done),
     "use_beam_search": ("", _not_done),
     "echo": ("", _not_done),
-    "tool_choice": ("", _tool_choice),
-    "parallel_tool_calls": ("", _meaningless),
+    "tool_choice": ("tool_choice", tool_choice),
+    "parallel_tool_calls": ("parallel_tool_calls", _boolean),
     "stream": ("", _meaningless),
     "stream_options": ("", _meaningless),
     "user": ("", _meaningless),

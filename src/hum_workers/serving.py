@@ -14,6 +14,7 @@ import structlog
 from hum_workers import lifecycle, logs, places
 from hum_workers.assembly import Stops, make_nest, raise_open_files
 from hum_workers.bee import Bee
+from hum_workers.call_id import CallIds
 from hum_workers.egg import bee_settings, log_settings, metrics_settings
 from hum_workers.ephemeral_nest import Spares
 from hum_workers.shown import shown
@@ -46,7 +47,7 @@ async def serve(worker: Worker, eggs: Sequence[Any], *, found: Path | None = Non
         lifecycle.become_subreaper()
         raise_open_files()
         stops = Stops()
-        bee = _assemble(worker, eggs, settings, identity.hid, cells)
+        bee = _assemble(worker, eggs, settings, identity, cells)
         drain = max(egg.lifecycle.drain_timeout for egg in eggs)
         try:
             async with shown(
@@ -66,7 +67,9 @@ async def serve(worker: Worker, eggs: Sequence[Any], *, found: Path | None = Non
         identity.close()
 
 
-def _assemble(worker: Worker, eggs: Sequence[Any], settings: Any, hid: str, cells: Path) -> Bee:
+def _assemble(
+    worker: Worker, eggs: Sequence[Any], settings: Any, identity: Identity, cells: Path
+) -> Bee:
     start_slot = asyncio.Semaphore(1)
     ephemeral = settings.propensity == "ephemeral"
     spares = Spares((settings.max_procs or len(eggs)) - len(eggs)) if ephemeral else None
@@ -76,7 +79,7 @@ def _assemble(worker: Worker, eggs: Sequence[Any], settings: Any, hid: str, cell
             worker,
             egg,
             cells=cells,
-            tag=_tag(hid),
+            tag=_tag(identity.hid),
             start_slot=start_slot,
             on_change=lambda: bee.models_changed(),
             on_prompt=settings.raise_ == "on-prompt",
@@ -86,13 +89,14 @@ def _assemble(worker: Worker, eggs: Sequence[Any], settings: Any, hid: str, cell
     ]
     bee = Bee(
         hive=worker.hive,
-        hid=hid,
+        hid=identity.hid,
         source=settings.source,
         statefulness="ephemeral_per_call" if ephemeral else "stateless_per_call",
         nests=nests,
         pacer=Pacer(
             settings.pace, settings.burst, loop.time, worker.hive, dialect=settings.dialect
         ),
+        call_ids=CallIds(identity.seed),
         socket=partial(_socket, settings.thrum_socket),
     )
     return bee

@@ -28,6 +28,8 @@ class Worker:
     slots: Callable[[Any], int]
     """Turns of an egg that may be inside its engine at once."""
     default_max_tokens: Callable[[Any], int | None]
+    tool_parser: Callable[[Any], bool]
+    """Whether the engine of an egg can tell tool calls from text."""
     check: Callable[[Sequence[Any], Mapping[str, str]], list[Finding]]
     show: Callable[[Any, Path, Mapping[str, str]], str]
     """Returns the engine's command line and environment, secrets hidden."""

@@ -42,6 +42,15 @@ class Outbox(Protocol):
             ValueError: it can't be written as a tone; the turn has no ending yet.
         """
 
+    def late(
+        self, make: Callable[[], bytes | None], size: int, otherwise: Mapping[str, Any]
+    ) -> None:
+        """Sends lines that are made when it is their turn; they count as one tone of `size` bytes.
+
+        When `make` returns None, nothing that follows is sent but the ending, and that is
+        `otherwise`.
+        """
+
     def discard(self) -> None:
         """Drops tones and text that wait, but not the ending."""
 
@@ -126,8 +135,33 @@ class Ending:
         return b"%b%d}}}\n" % (self._head, chars)
 
 
+@dataclass(slots=True, eq=False)
+class Late:
+    """Lines that are made when it is their turn."""
+
+    make: Callable[[], bytes | None]
+    size: int
+    otherwise: Mapping[str, Any]
+
+
 class TurnOutbox:
     """The outbox of one turn behind a pacer; `pop` is for the pacer alone."""
+
+    __slots__ = (
+        "_block",
+        "_chars",
+        "_ended",
+        "_full",
+        "_on_overflow",
+        "_pace",
+        "_queue",
+        "following",
+        "held",
+        "held_back",
+        "listed",
+        "popped",
+        "sid",
+    )
 
     def __init__(self, pace: Pace, sid: str, on_overflow: Callable[[], None]) -> None:
         self.sid = sid
@@ -137,9 +171,13 @@ class TurnOutbox:
         """The pacer has this outbox on one of its lists."""
         self.popped = 0
         """Tones taken so far."""
+        self.held_back = False
+        """An earlier turn of its sid has not sent its ending."""
+        self.following: TurnOutbox | None = None
+        """The next turn of its sid."""
         self._pace = pace
         self._on_overflow = on_overflow
-        self._queue: deque[bytes | Block | Ending] = deque()
+        self._queue: list[bytes | Block | Late | Ending] = []
         self._block: Block | None = None
         self._chars = 0
         self._full = False
@@ -195,8 +233,20 @@ class TurnOutbox:
             return
         self._queue.append(Ending(tone, self._pace.hive))
         self._ended = True
+        self._on_overflow = _nothing  # it holds the turn, and with it the prompt
         if not self.listed:
             self._pace.waiting(self)
+
+    def late(
+        self, make: Callable[[], bytes | None], size: int, otherwise: Mapping[str, Any]
+    ) -> None:
+        """See `Outbox.late`."""
+        if self._full or self._ended:
+            return
+        if self._block is not None and self._block.waits:
+            self._block = None
+        self._queue.append(Late(make, size, otherwise))
+        self._hold(size)
 
     def discard(self) -> None:
         """See `Outbox.discard`."""
@@ -211,19 +261,33 @@ class TurnOutbox:
             self._pace.withdrawn(self)
 
     def pop(self) -> bytes:
-        """Takes the next tone, as a line; there must be one."""
+        """Takes the next tone, as a line; there must be one. No bytes: it could not be made."""
         self.popped += 1
         item = self._queue[0]
         if type(item) is Block:
             return self._pop_text(item)
-        self._queue.popleft()
+        self._queue.pop(0)
         if type(item) is bytes:
             self._release(len(item))
             return item
+        if type(item) is Late:
+            self._release(item.size)
+            return item.make() or self._spoilt(item)
         assert isinstance(item, Ending)
         line = item.line(self._chars)
         self._pace.ended(Sent(self.sid, item.rid, line))
         return line
+
+    def _spoilt(self, item: Late) -> bytes:
+        """Drops what follows and returns the ending, if it was said; else only that may come."""
+        self._queue.clear()
+        self._block = None
+        self._release(self.held)
+        if not self._ended:
+            self._full = True
+            return b""
+        self._queue.append(Ending(item.otherwise, self._pace.hive))
+        return self.pop()
 
     def _pop_text(self, block: Block) -> bytes:
         # Bytes bound code points from above, so a turn that holds little needs no counting.
@@ -235,7 +299,7 @@ class TurnOutbox:
             text = block.take()
         if not block.whole:
             block.waits = False
-            self._queue.popleft()
+            self._queue.pop(0)
         if block.kind == "text":
             self._chars += len(text)
         self._release(len(text) if text.isascii() else len(text.encode()))
@@ -255,3 +319,7 @@ class TurnOutbox:
             # The turn may discard and end from within the call, so it comes last.
             self._full = True
             self._on_overflow()
+
+
+def _nothing() -> None:
+    """What is called for a turn that has ended."""

@@ -64,7 +64,7 @@ class Pacer:
         self._again: deque[Sent] = deque()
         self._young: deque[TurnOutbox] = deque()
         self._turns: deque[TurnOutbox] = deque()
-        self._sids: dict[str, deque[TurnOutbox]] = {}
+        self._newest: dict[str, TurnOutbox] = {}
         self._unechoed: dict[str, Sent] = {}
         self._last: dict[str, Sent] = {}
 
@@ -73,7 +73,11 @@ class Pacer:
         `tone` or `delta`; from then on the turn's outbox takes nothing but its ending. Every turn
         must end: what the next one of its sid says is held until then."""
         outbox = TurnOutbox(self, sid, on_overflow)
-        self._sids.setdefault(sid, deque()).append(outbox)
+        before = self._newest.get(sid)
+        if before is not None:
+            before.following = outbox
+            outbox.held_back = True
+        self._newest[sid] = outbox
         return outbox
 
     def urgent(self, line: bytes) -> None:
@@ -120,7 +124,7 @@ class Pacer:
 
     def waiting(self, outbox: TurnOutbox) -> None:
         """Lists an outbox that has something to send and is on no list, if it is its sid's turn."""
-        if self._sids[outbox.sid][0] is not outbox:
+        if outbox.held_back:
             return
         outbox.listed = True
         (self._young if outbox.popped < HEAD_START else self._turns).append(outbox)
@@ -168,14 +172,15 @@ class Pacer:
         else:
             outbox.listed = False
             if outbox.over:
-                self._over(outbox.sid)
-        return line
+                self._over(outbox)
+        return line or self._next()
 
-    def _over(self, sid: str) -> None:
-        """The first turn of this sid has sent its ending: the next one may speak."""
-        line = self._sids[sid]
-        line.popleft()
-        if not line:
-            del self._sids[sid]
-        elif line[0]:
-            self.waiting(line[0])
+    def _over(self, outbox: TurnOutbox) -> None:
+        """This turn has sent its ending: the next one of its sid may speak."""
+        following = outbox.following
+        if following is None:
+            del self._newest[outbox.sid]
+            return
+        following.held_back = False
+        if following:
+            self.waiting(following)

@@ -44,6 +44,10 @@ def _max_tokens(egg: VllmEgg) -> int | None:
     return egg.model.max_tokens
 
 
+def _tool_parser(egg: VllmEgg) -> bool:
+    return egg.model.tool_call_parser is not None
+
+
 def _check(eggs: Sequence[VllmEgg], env: Mapping[str, str]) -> list[Finding]:
     from hum_workers.vllm_worker.check import check
 
@@ -76,6 +80,7 @@ WORKER = Worker(
     raiser=_raiser,
     slots=_slots,
     default_max_tokens=_max_tokens,
+    tool_parser=_tool_parser,
     check=_check,
     show=_show,
     engine_version=_engine_version,

@@ -1,0 +1,60 @@
+"""A conversation between two requests to the engine (pure): what was asked, and the open step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hum_workers.prompt import Prompt
+from hum_workers.sampling import Choice
+from hum_workers.tool_calls import Step
+
+AUTO = Choice("auto")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Talk:
+    """What the engine is asked next, or what an asker's result goes on with."""
+
+    prompt: Prompt
+    step: Step | None = None
+    """The step whose tools run; None when the engine is to be asked."""
+    words: tuple[dict[str, Any], ...] = ()
+    """What the asker said beside a result; it comes after all results of the step."""
+    cell_id: str = ""
+    """The cell that answered last."""
+    size: int = 0
+    """Bytes of the last request and of all that has come since."""
+
+    def stepped(self, step: Step, *, cell_id: str, request: int) -> Talk:
+        """Returns the conversation within a step; `request` is the bytes of what was asked."""
+        calls = sum(len(call.name) + len(str(call.args)) for call in step.calls)
+        size = request + len(step.text) + len(step.reasoning) + calls
+        return replace(self, step=step, cell_id=cell_id, size=size)
+
+    def answered(self, results: Mapping[str, str]) -> Talk:
+        """Returns the conversation with results of its step."""
+        if self.step is None:
+            return self
+        more = sum(len(text) for text in results.values())
+        return replace(self, step=self.step.answered(results), size=self.size + more)
+
+    def told(self, messages: Sequence[Mapping[str, Any]]) -> Talk:
+        """Returns the conversation with what the asker said beside a result."""
+        words = tuple(dict(m) for m in messages if m.get("role") not in ("system", "developer"))
+        return replace(self, words=(*self.words, *words))
+
+    def closed(self) -> Talk:
+        """Returns the conversation with its step in it, for the next request.
+
+        A call that had to come has come: from here on the model chooses.
+        """
+        if self.step is None:
+            return self
+        sampling = self.prompt.sampling
+        if self.step.sound and sampling.choice is not None:
+            sampling = replace(sampling, choice=AUTO)
+        messages = [*self.prompt.messages, *self.step.messages(), *self.words]
+        prompt = replace(self.prompt, messages=messages, sampling=sampling)
+        return replace(self, prompt=prompt, step=None, words=())
