@@ -1,7 +1,7 @@
 """Metrics: a bee's figures as Prometheus reads them, under hum's names where hum has one.
 
 A custom collector: it keeps nothing, a scrape reads what the bee is and has counted at that
-moment. Importing this module imports prometheus_client (30 ms), so only a bee whose egg says
+moment. Importing this module imports prometheus_client (20 ms), so only a bee whose egg says
 `[metrics] listen` does.
 """
 
@@ -94,23 +94,28 @@ def _input_tokens(egg: EggView) -> Iterator[tuple[str, float]]:
 FAMILIES: Sequence[Family] = (
     _cell(
         "hum_cell_rss_bytes",
-        "Resident memory of all processes of the cell.",
+        "Resident memory of the engine and all processes below it.",
         lambda c: c.rss_bytes,
         "gauge",
     ),
     _cell(
         "hum_cell_cpu_ms",
-        "CPU time of all processes of the cell so far, in milliseconds; it never falls.",
+        "CPU time of the engine and all processes below it so far, in ms; it never falls.",
         lambda c: c.cpu_ms,
         "gauge",
     ),
     _cell(
         "hum_cell_open_files",
-        "Open file descriptors of all processes of the cell.",
+        "Open file descriptors of the engine and all processes below it.",
         lambda c: c.open_files,
         "gauge",
     ),
-    _cell("hum_cell_processes", "Processes of the cell.", lambda c: c.processes, "gauge"),
+    _cell(
+        "hum_cell_processes",
+        "Processes of the engine, itself included.",
+        lambda c: c.processes,
+        "gauge",
+    ),
     _cell(
         "hum_cell_age_seconds",
         "Seconds since the cell was spawned.",
