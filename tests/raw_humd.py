@@ -32,6 +32,8 @@ class Seat(asyncio.Protocol):
         self.endings: Counter[str] = Counter()
         self.chis: Counter[str] = Counter()
         self.refused: list[str] = []
+        self.last: Tone = {}
+        """The ending that came last."""
         self.ended = asyncio.Event()
         self._lines = Lines()
         self._news = asyncio.Event()
@@ -85,11 +87,11 @@ class Seat(asyncio.Protocol):
                 await self._news.wait()
 
     async def answer(self, sid: str, model: str = "m1", **fields: Any) -> Tone:
-        """Sends a good prompt and returns its ending."""
+        """Sends a good prompt and returns its last tone, an ending."""
         before = self.endings[sid]
         self.say({"chi": "prompt", "sid": sid, "modelId": model, "content": "hi", **fields})
         await self.until(lambda: self.endings[sid] > before)
-        return self.tones[sid][-1]
+        return self.last
 
     def hang_up(self) -> None:
         """Ends the connection at once."""
@@ -107,6 +109,7 @@ class Seat(asyncio.Protocol):
             self.tones[sid].append(tone)
         if chi in ENDINGS:
             self.endings[sid] += 1
+            self.last = tone
         if self.echoes and "rid" in tone:
             self.say({"chi": "echo", "rid": tone["rid"], "ok": True})
 
@@ -115,11 +118,13 @@ def turns(tones: list[Tone]) -> list[list[Tone]]:
     """Returns the turns of one sid, and fails if the tones are not whole turns in order.
 
     A turn is an ending alone, or `session-ready`, blocks that are started, filled and stopped one
-    after the other, and an ending.
+    after the other, and an ending. A `pulse` may stand anywhere and is left out.
     """
     found: list[list[Tone]] = [[]]
     block, is_open = -1, False
     for tone in tones:
+        if tone["chi"] == "pulse":
+            continue
         turn = found[-1]
         turn.append(tone)
         if tone["chi"] in ENDINGS:

@@ -81,7 +81,7 @@ class Bee:
 
     def log(self) -> list[dict[str, Any]]:
         """Returns what it logged so far; lines that are no JSON as `{"raw": line}`."""
-        lines = self._log.read_text("utf-8", "replace").splitlines()
+        lines = self._log.read_text("utf-8", "replace").split("\n")
         return [_parsed(line) for line in lines if line.strip()]
 
     def events(self, name: str) -> list[dict[str, Any]]:
@@ -124,13 +124,17 @@ async def worker(folder: Path, *args: str | Path, stdin: bytes = b"") -> tuple[i
 
 
 @asynccontextmanager
-async def running_bee(folder: Path, *eggs: Path) -> AsyncIterator[Bee]:
-    """Starts `vllm-worker` with the eggs; afterwards it is stopped, by force if need be."""
+async def running_bee(folder: Path, *eggs: Path, dev: bool = True) -> AsyncIterator[Bee]:
+    """Starts `vllm-worker` with the eggs; afterwards it is stopped, by force if need be.
+
+    `dev`: with Python's own checks, which cost time and memory.
+    """
     log = folder / f"bee-{len(list(folder.glob('bee-*.log')))}.log"
     flags = [part for path in eggs for part in ("--egg", str(path))]
     with log.open("wb") as err:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-X", "dev", "-m", "hum_workers.vllm_worker", *flags),
+            *(sys.executable, *(("-X", "dev") if dev else ())),
+            *("-m", "hum_workers.vllm_worker", *flags),
             env=environment(folder),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=err,

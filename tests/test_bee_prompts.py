@@ -81,6 +81,7 @@ def user(content: Any) -> list[dict[str, Any]]:
 
 
 PARTS = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+PDF = "application/pdf"
 SYSTEM = {"role": "system", "content": "be brief"}
 
 
@@ -134,8 +135,9 @@ async def test_a_model_that_is_not_here_is_refused_by_name(stage: Stage) -> None
         ({"tools": [{"name": "look_up"}]}, "look_up"),
         ({"tools": [{"name": "two\nlines"}]}, "two lines"),
         ({"tools": [{"type": "function", "function": {"name": "look_up"}}]}, "tool_call_parser"),
-        ({"attachments": [{"kind": "image", "data": "AA=="}]}, "'image'"),
-        ({"content": [{"type": "image_url", "image_url": {"url": "x"}}]}, "'image_url'"),
+        ({"attachments": [{"kind": "pdf", "mediaType": PDF, "data": "AA=="}]}, "is a PDF"),
+        ({"attachments": [{"kind": "image", "data": "AA=="}]}, "no media type"),
+        ({"content": [{"type": "hologram"}]}, "'hologram'"),
         ({"text": ""}, "no text"),
         ({"sampling": {"temperature": "hot"}}, "sampling.temperature must be a number"),
         ({"sampling": {"temperature": 3}}, "sampling.temperature is 3"),
@@ -154,6 +156,14 @@ async def test_what_can_not_be_done_is_refused_by_name(
     refused = await error(stage, **fields)
     assert refused["code"] == "bad_prompt"
     assert message in refused["message"]
+
+
+async def test_an_image_is_refused_by_a_model_that_takes_text(stage: Stage) -> None:
+    image = {"kind": "image", "mediaType": "image/png", "data": "iVBORw0KGgo="}
+    answer = await stage.asker.ask("what is this?", "echo", attachments=[image])
+    assert answer.ending is not None
+    assert answer.ending["code"] == "bad_prompt"
+    assert "echo takes text only" in answer.ending["message"]
 
 
 async def test_tools_of_foragers_and_forbidden_tools_are_left_out(stage: Stage) -> None:
@@ -287,6 +297,24 @@ async def test_more_prompts_than_may_wait_are_refused_at_once(stage: Stage) -> N
         stage.asker.cancel(sid)
     answers = await asyncio.gather(*map(stage.asker.collect, [*held, *waiting]))
     assert [answer.text for answer in answers[SLOTS:]] == ["w0 w1"] * 2
+
+
+async def test_prompts_in_the_lines_of_their_sids_wait_as_well(stage: Stage) -> None:
+    """Provenance: [limits] max_waiting is of all prompts that wait at once."""
+    hold = fake(tokens=1000, rate=20)
+    sids = [f"line {n}" for n in range(SLOTS)]
+    for sid in sids + sids[:2]:
+        stage.asker.prompt(sid=sid, modelId="narrow", text=hold)
+    stage.asker.prompt(sid=sids[2], modelId="narrow", text=hold)
+    stage.asker.cancel(sids[2])
+    held, refused = [await stage.asker.collect(sids[2]) for _ in range(2)]
+    assert held.ending is not None
+    assert refused.ending is not None
+    assert held.ending["finishReason"] == "cancelled"
+    assert refused.ending["code"] == "no_capacity"
+    for sid in sids:
+        stage.asker.cancel(sid)
+    await asyncio.gather(*(stage.asker.collect(sid) for sid in sids[:2] + sids[:2] + sids[3:]))
 
 
 async def test_dialect_delta_sends_text_once(short_dir: Path) -> None:
