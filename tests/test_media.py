@@ -36,7 +36,7 @@ def content(*parts: Any, **fields: Any) -> Any:
 
 def refusal(*parts: Any, rules: MediaRules | None = None, **fields: Any) -> str:
     with pytest.raises(TurnError) as caught:
-        (rules or MediaRules()).check(prompt(*parts, **fields).media)
+        (rules or MediaRules()).admit(prompt(*parts, **fields).media)
     assert caught.value.code is ErrorCode.BAD_PROMPT
     assert "\n" not in caught.value.message
     return caught.value.message
@@ -181,13 +181,13 @@ def test_what_is_no_base64_is_refused(text: str) -> None:
 def test_all_base64_passes_with_its_size(data: bytes) -> None:
     text = base64.b64encode(data).decode()
     (one,) = prompt({"type": "input_audio", "input_audio": {"data": text, "format": "wav"}}).media
-    MediaRules(max_bytes=len(data)).check([one])
+    MediaRules(max_bytes=len(data)).admit([one])
     assert one.size == len(data)
 
 
 def test_a_video_may_come_as_frames() -> None:
     frames = {"type": "video_url", "video_url": {"url": "data:video/jpeg;base64,AAAA,BBBB"}}
-    MediaRules().check(prompt(frames).media)
+    MediaRules().admit(prompt(frames).media)
     frames["video_url"] = {"url": "data:video/mp4;base64,AAAA,BBBB"}
     assert "no valid base64" in refusal(frames)
 
@@ -195,10 +195,10 @@ def test_a_video_may_come_as_frames() -> None:
 def test_count_and_bytes_are_limited() -> None:
     few = MediaRules(max_count=2, max_bytes=6)
     assert refusal(IMAGE, IMAGE, IMAGE, rules=few) == (
-        "the prompt has 3 images, audio and video; at most 2 are taken ([media] max_count)"
+        "images, audio and video in the prompt: 3; at most 2 may be ([media] max_count)"
     )
     six = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
-    few.check(prompt(six, six).media)
+    few.admit(prompt(six, six).media)
     seven = {"type": "input_audio", "input_audio": {"data": "AAAAAA==", "format": "wav"}}
     assert "([media] max_bytes)" in refusal(six, seven, rules=few)
 
@@ -223,7 +223,7 @@ def test_a_url_is_fetched_from_allowed_hosts_only(
     rules = MediaRules(domains=domains)
     part = {"type": "image_url", "image_url": {"url": f"https://{host}/x"}}
     if passes:
-        rules.check(prompt(part).media)
+        rules.admit(prompt(part).media)
     else:
         assert "is not allowed: [media] domains" in refusal(part, rules=rules)
 
@@ -285,4 +285,4 @@ def test_files_are_told_by_their_first_bytes() -> None:
 @given(st.lists(JSON, max_size=4), JSON)
 def test_any_parts_are_read_or_refused(parts: list[Any], attached: Any) -> None:
     with suppress(TurnError):
-        MediaRules().check(prompt("x", *parts, attachments=attached).media)
+        MediaRules().admit(prompt("x", *parts, attachments=attached).media)

@@ -19,6 +19,7 @@ from hum_workers.errors import ErrorCode, TurnError
 from hum_workers.figures import TurnFigures
 from hum_workers.frames import Mmm
 from hum_workers.halt import Halt
+from hum_workers.media import refuse_untaken
 from hum_workers.nest import Lease, Nest
 from hum_workers.reply import Reply
 from hum_workers.request import chat_request, refusal_line, room_from_refusal, to_json
@@ -196,6 +197,8 @@ class Answer:
         wait.cancel()
         if self._halt.ending is not None:
             return self._halt.ending
+        takes = lease.cell.facts.get("media", ())
+        refuse_untaken(self._talk.prompt.media, takes, self._nest.model)
         if not self._asked:
             self._begin()
         self._reply.announce(lease.cell.cell_id, self._nest.model, self._names)

@@ -8,12 +8,12 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hum_workers import lifecycle, logs, places
-from hum_workers.assembly import Stops, make_nest, raise_open_files
+from hum_workers.assembly import Stops, make_nest, media_rules, raise_open_files
 from hum_workers.egg import log_settings
 from hum_workers.ending import Finish
 from hum_workers.errors import EngineError, TurnError, UsageError
@@ -37,6 +37,8 @@ class Question:
     system: str | None = None
     max_tokens: int | None = None
     temperature: float | None = None
+    images: Sequence[Mapping[str, str]] = ()
+    """Attachments, each with kind, mediaType and data."""
 
     def tone(self) -> dict[str, Any]:
         """Returns the prompt tone that humd would bring."""
@@ -45,6 +47,7 @@ class Question:
             "chi": "prompt",
             "sid": SID,
             "content": self.text,
+            "attachments": [dict(image) for image in self.images],
             "sampling": {key: value for key, value in sampling.items() if value is not None},
         }
         return tone | ({"systemPrompt": self.system} if self.system else {})
@@ -125,6 +128,7 @@ async def ask(worker: Worker, egg: Any, question: Question, *, as_json: bool) ->
     logs.configure(settings.level, settings.file)
     try:
         prompt = parse_prompt(question.tone())
+        media_rules(egg).admit(prompt.media)
     except TurnError as error:
         raise UsageError(f"--prompt: {error.message}") from error
     lifecycle.become_subreaper()

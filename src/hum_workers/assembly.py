@@ -31,6 +31,7 @@ def make_nest(
     *,
     cells: Path,
     tag: str,
+    log_tag: str | None = None,
     start_slot: asyncio.Semaphore,
     on_change: Callable[[], None],
     on_prompt: bool,
@@ -40,12 +41,14 @@ def make_nest(
 
     Args:
         tag: what tells this bee from others.
+        log_tag: the same in the name of the engine's log, where that is to be written over.
         spares: of an ephemeral bee, the cells that its eggs share; None: one cell that lasts.
     """
 
     def raiser(lane: int) -> Raiser:
         private = places.private_folder(cells, tag, egg.name, lane)
-        log_file = places.engine_log(state_home(os.environ), worker.hive, tag, egg.name, lane)
+        state = state_home(os.environ)
+        log_file = places.engine_log(state, worker.hive, log_tag or tag, egg.name, lane)
         return worker.raiser(egg, private, log_file, os.environ)
 
     foragers = egg.tools.foragers
@@ -60,11 +63,7 @@ def make_nest(
             max_waiting_per_sid=egg.limits.max_waiting_per_sid,
             stop_grace=egg.lifecycle.stop_grace,
         ),
-        media=MediaRules(
-            max_count=egg.media.max_count,
-            max_bytes=egg.media.max_bytes,
-            domains=tuple(egg.media.domains),
-        ),
+        media=media_rules(egg),
         tools=ToolRules(
             parser=worker.tool_parser(egg),
             foragers=foragers if isinstance(foragers, bool) else frozenset(foragers),
@@ -82,6 +81,15 @@ def make_nest(
     if spares is None:
         return LastingNest(plan, raiser(0))
     return EphemeralNest(plan, raiser, spares=spares)
+
+
+def media_rules(egg: Any) -> MediaRules:
+    """Returns `[media]` of an egg as what a prompt is held to."""
+    return MediaRules(
+        max_count=egg.media.max_count,
+        max_bytes=egg.media.max_bytes,
+        domains=tuple(egg.media.domains),
+    )
 
 
 def raise_open_files() -> None:

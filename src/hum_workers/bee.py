@@ -226,7 +226,8 @@ class Bee:
                 return
             prompt = parse_prompt(tone)
             nest = self._nest_for(prompt.model)
-            if self._desk.hears_words(sid, prompt.messages):
+            prompt = replace(prompt, media=nest.media.admit(prompt.media))
+            if self._desk.hears_words(sid, prompt.messages, prompt.media):
                 return
             tools = nest.tools.admit(prompt.tools, prompt.sampling.choice)
             asked = Talk(prompt=replace(prompt, tools=tools) if prompt.tools else prompt)

@@ -241,7 +241,13 @@ class Cell:
         self.state = CellState.READY
         self._was_ready = True
         seconds = round(float(facts.get("seconds", 0)), 1)
-        log.info("worker.cell.ready", cell=self.cell_id, pid=facts.get("pid"), seconds=seconds)
+        log.info(
+            "worker.cell.ready",
+            cell=self.cell_id,
+            pid=facts.get("pid"),
+            seconds=seconds,
+            media=facts.get("media"),
+        )
         self._ready.set_result(None)
 
     def _cancelled(self, turn: int, confirmed: bool, seconds: float) -> None:

@@ -100,6 +100,13 @@ def _parser(worker: Worker) -> argparse.ArgumentParser:
     asking = parser.add_argument_group("with --prompt")
     asking.add_argument("--system", metavar="TEXT", help="system prompt")
     asking.add_argument(
+        "--image",
+        action="append",
+        type=Path,
+        metavar="FILE",
+        help="PNG, JPEG, GIF or WebP for a model that takes images; may be given more than once",
+    )
+    asking.add_argument(
         "--max-tokens", type=_count, metavar="N", help="length of the answer at most"
     )
     asking.add_argument("--temperature", type=_temperature, metavar="T", help="0 to 2")
@@ -127,6 +134,7 @@ def _refuse_strays(parser: argparse.ArgumentParser, args: argparse.Namespace) ->
     if args.prompt is None:
         strays = {
             "--system": args.system,
+            "--image": args.image,
             "--max-tokens": args.max_tokens,
             "--temperature": args.temperature,
             "--json": args.json or None,
@@ -157,12 +165,15 @@ def _do(worker: Worker, args: argparse.Namespace) -> int:
 
     if args.prompt is not None:
         from hum_workers.asking import Question, ask
+        from hum_workers.image_files import read_image
 
+        images = [read_image(path) for path in args.image or ()]
         question = Question(
             text=sys.stdin.read() if args.prompt == "-" else args.prompt,
             system=args.system,
             max_tokens=args.max_tokens,
             temperature=args.temperature,
+            images=images,
         )
         return uvloop.run(ask(worker, eggs[0], question, as_json=args.json))
     from hum_workers.serving import serve

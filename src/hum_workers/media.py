@@ -1,6 +1,6 @@
 """Pollen: images, audio and video of a prompt, in the engine's form and checked (pure).
 
-Promise: of what `media_part` and `attachment` have read and `MediaRules.check` has let pass,
+Promise: of what `media_part` and `attachment` have read and `MediaRules.admit` has let pass,
 the engine fetches only URLs of allowed hosts, reads no file, and decodes only base64 of a stated
 size; everything else is a `bad_prompt` whose one line says what is wrong.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import binascii
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hum_workers import media_types
@@ -70,12 +70,16 @@ class MediaRules:
     domains: tuple[str, ...] = ()
     """Hosts; `*.example.org` stands for every host below example.org."""
 
-    def check(self, pollen: Sequence[Pollen]) -> None:
-        """Raises `bad_prompt` for what these rules don't allow and for data that is no base64."""
+    def admit(self, pollen: Sequence[Pollen]) -> tuple[Pollen, ...]:
+        """Returns the pollen without its data, which the messages hold.
+
+        Raises:
+            TurnError: `bad_prompt`, for what these rules don't allow and data that is no base64.
+        """
         if len(pollen) > self.max_count:
             raise refuse(
-                f"the prompt has {len(pollen)} images, audio and video; at most {self.max_count} "
-                "are taken ([media] max_count)"
+                f"images, audio and video in the prompt: {len(pollen)}; at most {self.max_count} "
+                "may be ([media] max_count)"
             )
         size = sum(one.size for one in pollen)
         if size > self.max_bytes:
@@ -90,6 +94,7 @@ class MediaRules:
                     f"{one.place}: its host {one.host[:80]} is not allowed: [media] domains {known}"
                 )
             _check_base64(one)
+        return tuple(replace(one, data="") for one in pollen)
 
     def _allows(self, host: str) -> bool:
         return any(

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hum_workers.media import Pollen
 from hum_workers.sampling import refuse
 from hum_workers.turn import Asked
 
@@ -63,12 +64,14 @@ class Openings:
         opening = self._open.get(sid)
         return opening is not None and opening.asked is not None
 
-    def prompt(self, sid: str, messages: Sequence[Mapping[str, Any]]) -> None:
+    def prompt(
+        self, sid: str, messages: Sequence[Mapping[str, Any]], media: Sequence[Pollen] = ()
+    ) -> None:
         """Gives the prompt to the result that waits for it; without messages it adds nothing."""
         opening = self._open[sid]
         assert opening.asked is not None
         nest, talk = opening.asked
-        opening.asked = nest, talk.told(messages)
+        opening.asked = nest, talk.told(messages, media)
         self._settle(sid, opening)
 
     def bare(self, sid: str) -> asyncio.Future[Asked] | None:

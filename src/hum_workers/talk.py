@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hum_workers.media import Pollen
 from hum_workers.prompt import Prompt
 from hum_workers.sampling import Choice
 from hum_workers.tool_calls import Step
@@ -40,10 +41,11 @@ class Talk:
         more = sum(len(text) for text in results.values())
         return replace(self, step=self.step.answered(results), size=self.size + more)
 
-    def told(self, messages: Sequence[Mapping[str, Any]]) -> Talk:
+    def told(self, messages: Sequence[Mapping[str, Any]], media: Sequence[Pollen] = ()) -> Talk:
         """Returns the conversation with what the asker said beside a result."""
         words = tuple(dict(m) for m in messages if m.get("role") not in ("system", "developer"))
-        return replace(self, words=(*self.words, *words))
+        prompt = replace(self.prompt, media=(*self.prompt.media, *media))
+        return replace(self, prompt=prompt, words=(*self.words, *words))
 
     def closed(self) -> Talk:
         """Returns the conversation with its step in it, for the next request.

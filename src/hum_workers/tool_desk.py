@@ -17,6 +17,7 @@ from hum_workers.answer import Tooling
 from hum_workers.call_id import CallIds, Owner
 from hum_workers.calls import Calls
 from hum_workers.errors import ErrorCode, TurnError
+from hum_workers.media import Pollen
 from hum_workers.nest import Nest
 from hum_workers.openings import Openings
 from hum_workers.talk import Talk
@@ -78,11 +79,13 @@ class ToolDesk:
             self._begin(sid, whole, self._nests[0])
         return whole is not None
 
-    def hears_words(self, sid: str, messages: Sequence[Mapping[str, Any]]) -> bool:
+    def hears_words(
+        self, sid: str, messages: Sequence[Mapping[str, Any]], media: Sequence[Pollen] = ()
+    ) -> bool:
         """Takes a prompt that comes right behind a result; it goes into the resumed turn."""
         if not self._openings.takes_prompt(sid):
             return False
-        self._openings.prompt(sid, messages)
+        self._openings.prompt(sid, messages, media)
         return True
 
     def result(self, tone: Mapping[str, Any]) -> None:
