@@ -151,6 +151,7 @@ def test_each_end_of_a_cell_has_a_class(
         tender_status=-9,
         orphans=[],
         asked=False,
+        killed=False,
         was_ready=was_ready,
         diagnose=lambda lines: "",
     )

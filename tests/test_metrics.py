@@ -53,6 +53,7 @@ def bee_view() -> BeeView:
         failure=None,
         running=1,
         waiting=2,
+        held=3,
         cells=[cell],
         figures=figures,
     )

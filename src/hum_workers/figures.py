@@ -199,6 +199,8 @@ class EggView:
     """Turns that hold a slot of the cell."""
     waiting: int
     """Turns that wait, for a slot or for an earlier turn of their sid."""
+    held: int
+    """Turns that wait for a forager's tool and hold no slot."""
     cells: Sequence[CellView]
     figures: EggFigures
 

@@ -191,6 +191,12 @@ FAMILIES: Sequence[Family] = (
         lambda e: e.waiting,
         "gauge",
     ),
+    _egg(
+        "hum_worker_turns_held",
+        "Turns that wait for a forager's tool and hold no slot.",
+        lambda e: e.held,
+        "gauge",
+    ),
     _split(
         "hum_worker_input_tokens_total",
         "Tokens of prompts of ended turns, by whether they came from the prefix cache.",

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 
 import structlog
 
@@ -122,6 +123,7 @@ class Nest(ABC):
             failure=self.failure,
             running=len(self._leases),
             waiting=max(0, self.figures.open_turns - len(self._leases) - self.held),
+            held=self.held,
             cells=[view for cell in self.cells if (view := cell.view())],
             figures=self.figures,
         )
@@ -241,12 +243,18 @@ class Nest(ABC):
             ),
             emerged.signal,
         )
-        self._tell("cell-died", cell)
+        self._tell("cell-died", cell, waiting=not emerged.asked)
 
-    def _tell(self, kind: str, cell: Cell) -> None:
-        """Tells the turns that wait for the cell or are in it."""
-        leased = [lease.hear for lease in self._leases if lease.cell is cell]
-        for hear in (*self._hearers.values(), *leased):
+    def _tell(self, kind: str, cell: Cell, *, waiting: bool = True) -> None:
+        """Tells the turns that are in the cell, and as many of those that wait as it has room for.
+
+        To tell them all would take the pace of those that are being answered.
+        """
+        hears = [lease.hear for lease in self._leases if lease.cell is cell]
+        if waiting:
+            room = 1 if self.keeps_slot else self.limits.slots
+            hears += [self._hearers[future] for future in islice(self._queue, room)]
+        for hear in hears:
             hear(kind, cell.cell_id, cell.mark or 0)
 
     def _became_ready(self) -> None:
