@@ -114,9 +114,7 @@ def build(
         model=egg.model.served_name,
         running_gauge="vllm:num_requests_running",
         waiting_gauge="vllm:num_requests_waiting",
-        canaries=canaries(egg.model.served_name),
-        media_probes=probes(egg.model.served_name) if egg.media.max_count else {},
-        text_only=TEXT_ONLY,
+        **_trials(egg),
         marks=MARKS,
         log_file=None if log_file is None else str(log_file),
         confine=egg.limits.confine,
@@ -128,6 +126,16 @@ def build(
         stop_grace=egg.lifecycle.stop_grace,
         sample_interval=egg.metrics.interval,
     )
+
+
+def _trials(egg: VllmEgg) -> dict[str, Any]:
+    """Returns what the engine is asked before its cell is ready."""
+    model = egg.model.served_name
+    return {
+        "canaries": canaries(model),
+        "media_probes": probes(model) if egg.media.max_count else {},
+        "text_only": TEXT_ONLY,
+    }
 
 
 def _check_length(private: Path) -> None:
