@@ -30,6 +30,10 @@ class Fake:
     """Reasoning words ("r0 r1 ...") ahead of the answer."""
     tool_calls: list[dict[str, Any]] | None = None
     """[{"name", "arguments": str or object}]; ends with tool_calls."""
+    steps: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Other directives for a request that holds at least so many tool messages."""
+    quote: bool = False
+    """The answer is "heard" and what the tool messages say."""
     finish: str = ""
     cached: int = 0
     """Tokens of the prompt that were cached."""
@@ -133,10 +137,12 @@ def plan(
     """
     _check(request, models, tools, takes)
     messages = request["messages"]
-    fake = Fake.read(_directives(messages) or default)
+    fake = _step(Fake.read(_directives(messages) or default), messages)
     _refuse_by_wish(fake)
     prompt_tokens = _count(messages)
     limit = _limit(request, prompt_tokens, max_len)
+    if fake.quote:
+        fake.text = ["heard", *(f" {text}" for text in _results(messages))]
     pieces = _pieces(request, fake)
     options = request.get("stream_options") or {}
     made = Plan(
@@ -203,7 +209,7 @@ def _check(request: Any, models: list[str], tools: bool, takes: list[str]) -> No
             f"(parameter=temperature, value={float(heat)})",
             param="temperature",
         )
-    if request.get("tools") and request.get("tool_choice", "auto") == "auto" and not tools:
+    if request.get("tools") and request.get("tool_choice") != "none" and not tools:
         raise Refusal(
             400,
             '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser '
@@ -249,9 +255,27 @@ def _count(messages: list[dict[str, Any]]) -> int:
     return sum(4 + len(_text(message).split()) for message in messages)
 
 
+def _step(fake: Fake, messages: list[dict[str, Any]]) -> Fake:
+    """Returns the directives for this request of a turn with tools."""
+    results = _results(messages)
+    fitting = [int(number) for number in fake.steps if int(number) <= len(results)]
+    return Fake.read(fake.steps[str(max(fitting))]) if fitting else fake
+
+
+def _results(messages: list[dict[str, Any]]) -> list[str]:
+    return [_text(message) for message in messages if message.get("role") == "tool"]
+
+
 def _directives(messages: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Returns those of the last user message; behind tool messages, of the last that has some."""
     users = [message for message in messages if message.get("role") == "user"]
-    text = _text(users[-1]).strip() if users else ""
+    for message in reversed(users if _results(messages) else users[-1:]):
+        if (wishes := _wishes(_text(message).strip())) is not None:
+            return wishes
+    return None
+
+
+def _wishes(text: str) -> dict[str, Any] | None:
     if not text.startswith("{") or '"fake"' not in text:
         return None
     try:
