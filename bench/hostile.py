@@ -89,12 +89,16 @@ async def _pelt(seat: Seat, lines: Iterator[bytes]) -> int:
             due += len(sids)
             seat.raw(piece)
             await seat.drained()
-            if sids and due - said() > OUTSTANDING:
-                await seat.until(lambda: due - said() <= OUTSTANDING // 2, PATIENCE)
-        await seat.until(lambda: said() >= due, PATIENCE)
+            if due - said() > OUTSTANDING:
+                await _said(seat, due - OUTSTANDING // 2)
+        await _said(seat, due)
     except TimeoutError:
         pass
     return (owed - seat.endings).total() + (seat.endings - owed).total()
+
+
+async def _said(seat: Seat, endings: int) -> None:
+    await seat.until(lambda: seat.endings.total() >= endings, PATIENCE)
 
 
 async def _good(seat: Seat) -> bool:

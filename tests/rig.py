@@ -157,11 +157,11 @@ async def running_bee(folder: Path, *eggs: Path, dev: bool = True) -> AsyncItera
 
 @asynccontextmanager
 async def served(
-    folder: Path, *eggs: Path, model: str = "echo"
+    folder: Path, *eggs: Path, model: str = "echo", dev: bool = True
 ) -> AsyncIterator[tuple[FakeHumd, Bee, Asker]]:
     """Yields a fake humd, a bee that advertises `model` there, and an asker."""
     async with await FakeHumd.start(folder / "thrum.sock", folder / "state") as humd:
-        async with running_bee(folder, *eggs) as bee:
+        async with running_bee(folder, *eggs, dev=dev) as bee:
             await humd.until(lambda: humd.serves(model), timeout=WAIT)
             async with await Asker.connect(folder / "thrum.sock") as asker:
                 yield humd, bee, asker
