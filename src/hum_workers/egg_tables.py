@@ -28,6 +28,7 @@ from hum_workers.egg_types import (
     SocketPath,
     Table,
     Text,
+    ToolNames,
     Url,
     Word,
     seconds,
@@ -168,7 +169,7 @@ class Media(Table):
 class Tools(Table):
     """Tools of foragers and askers. They need an engine that tells calls from text."""
 
-    foragers: bool | list[Text] = Field(
+    foragers: ToolNames = Field(
         default=True,
         description="Whether foragers' tools are offered to the model, or the names of those.",
     )

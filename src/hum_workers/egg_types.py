@@ -93,6 +93,13 @@ def _domain(value: str) -> str:
     return host
 
 
+def _tool_names(value: object) -> object:
+    names = value if isinstance(value, list) else [] if isinstance(value, bool) else None
+    if names is None or not all(isinstance(name, str) and name for name in names):
+        raise ValueError("must be true, false or an array of the names of tools")
+    return value
+
+
 def later_value(*values: str) -> BeforeValidator:
     """Refuses, by name, values of a capability that comes later."""
 
@@ -144,6 +151,7 @@ Listen = Annotated[
     ),
 ]
 Count = Annotated[int, Field(ge=1)]
+ToolNames = Annotated[bool | list[str], BeforeValidator(_tool_names)]
 
 
 def seconds(default: str, description: str) -> Any:

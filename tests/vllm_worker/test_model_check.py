@@ -134,3 +134,45 @@ def test_a_hub_id_that_is_not_cached_needs_a_download(tmp_path: Path) -> None:
     asked = egg(tmp_path, "download = true", model=Path("org/name"))
     (found,) = check_model(asked, env, "small model")
     assert found.level == "warning"
+
+
+PARSER = f"tool_call_parser = 'hermes'\n{DUMMY}"
+WITH, WITHOUT = "{% for tool in tools %}{% endfor %}", "{{ messages }}"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("chat_template.jinja", WITHOUT, True),
+        ("chat_template.jinja", WITH, False),
+        ("chat_template.json", f'{{"chat_template": "{WITH}"}}', False),
+        ("tokenizer_config.json", f'{{"chat_template": "{WITH}"}}', False),
+        ("tokenizer_config.json", '{"chat_template": "x"}', True),
+        ("tekken.json", "{}", False),
+    ],
+)
+def test_a_chat_template_without_tools_is_told_to_who_sets_a_parser(
+    tmp_path: Path, name: str, text: str, told: bool
+) -> None:
+    model = model_folder(tmp_path / "m")
+    (model / "chat_template.jinja").write_text(WITHOUT)
+    (model / name).write_text(text)
+    for egg_text, warned in ((PARSER, told), (DUMMY, False)):
+        found = findings(tmp_path, egg_text, model=model)
+        said = [f.message for f in found if "has no tools in it" in f.message]
+        assert bool(said) == warned
+        assert all(f.level != "error" for f in found)
+
+
+@pytest.mark.parametrize(("template", "told"), [(WITHOUT, True), (WITH, False)])
+def test_the_template_of_the_egg_is_looked_into(
+    tmp_path: Path, template: str, told: bool
+) -> None:
+    model = model_folder(tmp_path / "m")
+    (tmp_path / "own.jinja").write_text(template)
+    for given in (template, "own.jinja"):
+        text = f"chat_template = '{given}'\n{PARSER}"
+        found = findings(tmp_path, text, model=model)
+        said = [f.message for f in found if "has no tools in it" in f.message]
+        assert bool(said) == told
+        assert all(one.startswith("[model] chat_template:") for one in said)

@@ -94,6 +94,7 @@ def check_model(egg: VllmEgg, env: Mapping[str, str], subject: str) -> Iterator[
             *_files(folder, template=egg.model.chat_template is not None),
             *_shape(model, egg.parallel.tensor, egg.parallel.pipeline),
             *_length(model, egg),
+            *_tools(folder, egg),
         )
     ]
     yield from wrong
@@ -132,6 +133,40 @@ def _has_template(folder: Path) -> bool:
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return False
     return isinstance(config, dict) and bool(config.get("chat_template"))
+
+
+def _tools(folder: Path, egg: VllmEgg) -> Iterator[tuple[Level, str]]:
+    """Looks whether the model would hear of tools that are offered to it."""
+    if egg.model.tool_call_parser is None:
+        return
+    own = egg.model.chat_template
+    texts = _templates(folder) if own is None else [own if "{" in own else _read(Path(own))]
+    if any(texts) and not any("tools" in text for text in texts):
+        place = folder if own is None else "[model] chat_template"
+        text = "the chat template has no tools in it, so the model never hears of any"
+        yield "warning", f"{place}: {text}; unset [model] tool_call_parser or give another template"
+
+
+def _templates(folder: Path) -> list[str]:
+    """Returns the texts of a model's chat templates, wherever it keeps them."""
+    files = [folder / "chat_template.jinja", folder / "chat_template.json"]
+    files += sorted((folder / "chat_templates").glob("*.jinja"))
+    texts = [_read(file) for file in files]
+    if (folder / "tekken.json").exists():  # Mistral's own tokenizer knows tools without a template
+        texts.append("tools")
+    try:
+        config = msgspec.json.decode((folder / "tokenizer_config.json").read_bytes())
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return texts
+    named = config.get("chat_template") if isinstance(config, dict) else None
+    return [*texts, str(named or "")]
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def _shape(model: Model, tensor: int, pipeline: int) -> Iterator[tuple[Level, str]]:
