@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hum_workers.errors import ErrorCode, TurnError
-from hum_workers.prompt import parse_prompt
+from hum_workers.prompt import is_bare, parse_prompt
 from tests.test_sampling import JSON
 
 OPENAI_SERVER: dict[str, Any] = {
@@ -113,7 +113,6 @@ def test_a_prompt_without_text_is_refused(tone: dict[str, Any]) -> None:
         ({"content": "x", "sampling": 3}, "sampling must be an object, not a number"),
         ({"content": "x", "attachments": [{"kind": "pdf"}]}, "attachments[0] is a PDF"),
         ({"content": "x", "attachments": "no"}, "attachments must be a list, not a string"),
-        ({"content": "x", "tools": [{"name": "get"}]}, "(get); tools need [model] tool_call_pars"),
         ({"content": "x", "tools": {}}, "tools must be a list, not an object"),
     ],
 )
@@ -135,6 +134,26 @@ def test_a_wrong_prompt_says_what_is_wrong(tone: dict[str, Any], said: str) -> N
 )
 def test_what_asks_for_nothing_is_no_obstacle(tone: dict[str, Any]) -> None:
     assert messages(content="x", **tone) == [{"role": "user", "content": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("tone", "bare"),
+    [
+        ({}, True),
+        ({"text": "", "content": ""}, True),
+        ({"content": [], "text": None, "messages": [], "attachments": []}, True),
+        ({"content": [{"type": "text", "text": ""}, ""]}, True),
+        ({"text": "", "systemPrompt": "s", "tools": [{"name": "a"}], "cwd": "/"}, True),
+        ({"text": "x"}, False),
+        ({"content": [{"type": "text", "text": "x"}]}, False),
+        ({"content": [{"type": "image_url", "image_url": {"url": "x"}}]}, False),
+        ({"messages": [{"role": "user", "content": ""}]}, False),
+        ({"attachments": [{"kind": "image"}]}, False),
+        ({"content": 5}, False),
+    ],
+)
+def test_a_prompt_that_says_nothing_is_bare(tone: dict[str, Any], bare: bool) -> None:
+    assert is_bare(tone) is bare
 
 
 FIELDS = st.sampled_from(

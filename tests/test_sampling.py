@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hum_workers.errors import ErrorCode, TurnError
-from hum_workers.sampling import parse_sampling
+from hum_workers.sampling import Choice, parse_sampling
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -85,7 +85,10 @@ def test_the_length_stands_apart_from_the_fields(key: str) -> None:
         ({"logprobs": True}, "sampling.logprobs is not done by this worker; leave it out"),
         ({"topLogprobs": 3}, "sampling.topLogprobs is not done by this worker; leave it out"),
         ({"minTokens": 9, "maxTokens": 3}, "sampling.minTokens is 9, above maxTokens 3"),
-        ({"toolChoice": "required"}, "needs tools"),
+        ({"toolChoice": {}}, "sampling.toolChoice must be auto, none, required or an object"),
+        ({"toolChoice": 5}, "sampling.toolChoice must be auto, none, required or an object"),
+        ({"toolChoice": {"type": "allowed_tools"}}, "or an object that names a tool"),
+        ({"parallelToolCalls": "no"}, "sampling.parallelToolCalls must be true or false"),
         ({"chatTemplateKwargs": {"chat_template": ""}}, "can't be set by a prompt"),
         ({"logitBias": {"the": 1}}, "'the', which is no token number"),
         ({"reasoningEffort": "heroic"}, "sampling.reasoningEffort is 'heroic'; it must be one of"),
@@ -111,6 +114,29 @@ def test_no_number_without_a_value_gets_through(key: str, value: float) -> None:
 def test_keys_that_ask_for_nothing_leave_no_field(harmless: dict[str, Any]) -> None:
     sampling = parse_sampling(harmless)
     assert (sampling.fields, sampling.unknown) == ({}, ())
+
+
+@pytest.mark.parametrize(
+    ("asked", "choice"),
+    [
+        ("auto", Choice("auto")),
+        ("none", Choice("none")),
+        ("required", Choice("required")),
+        ("any", Choice("required")),
+        ("look_up", Choice("tool", "look_up")),
+        ({"type": "auto"}, Choice("auto")),
+        ({"type": "any"}, Choice("required")),
+        ({"type": "tool", "name": "a"}, Choice("tool", "a")),
+        ({"type": "tool", "toolName": "a"}, Choice("tool", "a")),
+        ({"type": "function", "name": "a"}, Choice("tool", "a")),
+        ({"type": "function", "function": {"name": "a"}}, Choice("tool", "a")),
+        ({"name": "a"}, Choice("tool", "a")),
+    ],
+)
+def test_the_choice_of_a_tool_comes_in_several_forms(asked: Any, choice: Choice) -> None:
+    sampling = parse_sampling({"toolChoice": asked, "parallelToolCalls": False})
+    assert (sampling.choice, sampling.parallel_tool_calls) == (choice, False)
+    assert sampling.fields == {}
 
 
 def test_unknown_keys_are_returned_as_they_were_spelled() -> None:
