@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from hum_workers.fake_humd import Asker
 from hum_workers.media_samples import SAMPLES
-from tests.rig import Bee, egg, ended, served, worker
+from tests.rig import WAIT, Bee, egg, ended, served, worker
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("bee_media")]
 
@@ -140,6 +140,14 @@ async def test_a_refused_prompt_keeps_no_turn_from_the_next(stage: Stage) -> Non
     first, second = [await stage.asker.collect(sid) for sid in sids]
     assert ended(first)["code"] == "bad_prompt"
     assert second.text == "got 1 image"
+
+
+async def test_as_many_bytes_as_the_egg_allows_arrive_whole(short_dir: Path) -> None:
+    data = SAMPLES["image"][1].ljust(32 * 1024**2, b"\0")
+    image = {"kind": "image", "data": base64.b64encode(data).decode()}
+    async with served(short_dir, egg(short_dir, fake=TAKES)) as (_, _, asker):
+        answer = await asker.ask("look", "echo", timeout=WAIT, attachments=[image])
+    assert answer.text == "got 1 image"
 
 
 async def test_with_media_off_the_model_is_not_asked(short_dir: Path) -> None:

@@ -61,7 +61,8 @@ class Link:
         self._limit = queue
         self._dirty = dirty
         self._queue: deque[bytes] = deque()
-        self._hand = b""
+        self._hand: bytes | memoryview = b""
+        """What is left of a line; a view, as a large one leaves in many pieces."""
         self._lines = Lines()
         self._writing = False
         self._held: asyncio.TimerHandle | None = None
@@ -153,11 +154,12 @@ class Link:
                 return
             queue.popleft()
             if sent < len(line):
-                self._hand = line[sent:]
+                self._hand = memoryview(line)[sent:]
             sent -= len(line)
 
     def _write_cut(self, pause: float) -> None:
-        self._hand = line = self._queue.popleft()
+        line = self._queue.popleft()
+        self._hand = line
         # Inside a character if there is a long one: behind its first byte.
         middle = next((at + 1 for at, byte in enumerate(line) if byte >= 0xC0), len(line) // 2)
         self._hand = line[self._sock.send(line[:middle]) :]

@@ -31,7 +31,7 @@ _BIG_INTEGER = re.compile(rb"[0-9]{19}")  # 2**63 has as many digits
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder(order="sorted").encode
 _HARMLESS = bytes(set(range(256)) - set(b"0123456789[{"))
-_STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+_STRUCTURE = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]')
 
 
 class BadLine(ValueError):
@@ -52,7 +52,8 @@ def decode(line: bytes) -> Tone:
     # One pass in C over the line tells that most lines hold neither a big integer nor deep nesting.
     marks = line.translate(None, _HARMLESS)
     big = len(marks) >= 19 and _BIG_INTEGER.search(line) is not None
-    if len(marks) > MAX_DEPTH and _depth(line) > MAX_DEPTH:
+    opened = marks.count(b"[") + marks.count(b"{")
+    if opened > MAX_DEPTH and _depth(line) > MAX_DEPTH:
         raise BadLine("too deep")
     try:
         tone = _decode(line)
