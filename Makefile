@@ -23,10 +23,10 @@ demo: model ## one prompt from a rehearsal humd through bee and vLLM and back
 test: lint test-fast test-real ## lint and all tests
 
 test-fast: setup ## the tests that need no real engine
-	$(PYTEST) -n 2 -m "not real"
+	$(PYTEST) -n 2 -m "not real" --durations=10
 
 test-real: model ## the tests that start vLLM
-	$(PYTEST) -m real
+	$(PYTEST) -m real --durations=10
 
 lint: setup ## ruff, its formatter, mypy
 	$(RUN) ruff check $(CODE)
