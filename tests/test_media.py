@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hum_workers import media_types
@@ -177,6 +177,7 @@ def test_what_is_no_base64_is_refused(text: str) -> None:
     assert "no valid base64" in refusal(part)
 
 
+@settings(deadline=None)  # a loaded machine is no fault
 @given(st.binary(min_size=1, max_size=64))
 def test_all_base64_passes_with_its_size(data: bytes) -> None:
     text = base64.b64encode(data).decode()
@@ -282,6 +283,7 @@ def test_files_are_told_by_their_first_bytes() -> None:
     assert media_types.sniff(b"#!/bin/sh") == ""
 
 
+@settings(deadline=None)  # a loaded machine is no fault
 @given(st.lists(JSON, max_size=4), JSON)
 def test_any_parts_are_read_or_refused(parts: list[Any], attached: Any) -> None:
     with suppress(TurnError):
