@@ -13,7 +13,8 @@ from typing import Any
 
 from hum_workers.frames import Frame, FrameReader, pack
 from hum_workers.spec import CellSpec
-from hum_workers.vllm_worker.command import MAIN, MARKS, canaries
+from hum_workers.vllm_worker import signs
+from hum_workers.vllm_worker.command import MAIN, canaries
 from tests.leftovers import processes
 from tests.rig import SITE, WAIT
 
@@ -42,7 +43,9 @@ def spec(folder: Path, fake: Mapping[str, Any] | None = None, **changes: Any) ->
         "running_gauge": "vllm:num_requests_running",
         "waiting_gauge": "vllm:num_requests_waiting",
         "canaries": canaries("echo"),
-        "marks": MARKS,
+        "progress_counters": signs.PROGRESS,
+        "needed": signs.NEEDED,
+        "marks": signs.MARKS,
         "start_timeout": 20.0,
         "sample_interval": 0.05,
         "cancel_confirm": 5.0,

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from hum_workers import confine, lifecycle, proc
+from hum_workers.blame import Diagnosis
 from hum_workers.cell import Cell, CellState
 from hum_workers.emerged import Emerged
 from hum_workers.errors import StartFailed
+from hum_workers.figures import Death
 from hum_workers.frames import Mmm
 from hum_workers.spec import CellSpec
 from hum_workers.vllm_worker import failure
@@ -75,7 +77,7 @@ async def cell(folder: Path, raised: CellSpec, *, hatch: bool = True) -> AsyncIt
     """A cell; at the end it is dead and has left neither processes nor descriptors nor tasks."""
     lifecycle.become_subreaper()
     before = held()
-    it = Cell(raised, diagnose=failure.reason)
+    it = Cell(raised, diagnose=failure.diagnosis)
     if hatch:
         await it.hatch()
     try:
@@ -214,7 +216,9 @@ async def test_sigkill_of_the_tender_ends_each_turn_once_and_names_it(
         for turn in turns:
             [(kind, data)] = turn.endings
             assert (kind, data["code"]) == (Mmm.ERROR, "cell_died")
-            assert data["message"] == "cell echo-1 died (ready): its tender ended by signal 9"
+            assert data["message"].startswith(
+                "cell echo-1 died (ready): its tender ended by signal 9; look for who ended it"
+            )
 
 
 @pytest.mark.parametrize("confined", ["namespace", "guard"])
@@ -237,10 +241,10 @@ async def test_sigkill_of_the_engine_ends_each_turn_once_and_names_it(
         assert (await late.ended())[1]["code"] == "cell_died"
 
 
-async def test_an_engine_core_that_dies_is_told_though_the_exit_code_is_0(
+async def test_an_engine_core_that_dies_is_the_cells_death_at_once_and_named(
     short_dir: Path,
 ) -> None:
-    raised = spec(short_dir, {"children": 2, "health_after_death": 0.05})
+    raised = spec(short_dir, {"children": 2, "health_after_death": 60})
     async with cell(short_dir, raised) as it:
         await it.ready()
         turn = await stream(it)
@@ -254,10 +258,11 @@ async def test_an_engine_core_that_dies_is_told_though_the_exit_code_is_0(
         os.kill(core.pid, signal.SIGKILL)
         kind, data = await turn.ended()
         assert kind == Mmm.ERROR
-        assert data["code"] in ("engine_error", "cell_died")
+        assert data["code"] == "cell_died"
+        assert f"VLLM::EngineCor (pid {core.pid}) was killed by SIGKILL" in data["message"]
         emerged = await it.emerged
-        assert (emerged.code, emerged.asked) == (0, False)
-        assert "died" in emerged.reason
+        assert (emerged.signal, emerged.asked) == (signal.SIGKILL, False)
+        assert (emerged.death, emerged.by) == (Death.KILLED, "SIGKILL")
         assert len(turn.endings) == 1
 
 
@@ -293,7 +298,7 @@ async def test_a_wrong_flag_is_named(short_dir: Path) -> None:
 async def test_an_engine_that_leaves_without_a_word_has_at_least_its_code(short_dir: Path) -> None:
     code = "import os; os._exit(3)"
     async with cell(short_dir, spec(short_dir, argv=[sys.executable, "-c", code])) as it:
-        it._diagnose = lambda lines: ""
+        it._diagnose = lambda lines: Diagnosis("")
         with pytest.raises(StartFailed, match="^the engine exited with code 3$"):
             await it.ready()
 
@@ -304,10 +309,10 @@ async def test_the_kernels_kill_for_memory_is_told_apart(short_dir: Path) -> Non
         pytest.skip("no cgroup may limit memory here")
     hog = [sys.executable, "-c", "x = bytearray(300 << 20); import time; time.sleep(60)"]
     async with cell(short_dir, spec(short_dir, argv=hog, memory=limit)) as it:
-        with pytest.raises(
-            StartFailed, match=r"^killed by the kernel for memory; raise \[limits\]"
-        ):
+        with pytest.raises(StartFailed, match=r"^killed by the kernel for memory"):
             await it.ready()
+        assert it.emerged.result().death is Death.MEMORY
+        assert "raise [limits] memory" in str(it.emerged.result())
 
 
 async def test_a_tender_that_can_not_be_started_is_a_failed_start(

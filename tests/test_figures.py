@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from hum_workers.blame import Diagnosis
 from hum_workers.emerged import Emerged, verdict
 from hum_workers.errors import ErrorCode, TurnError
 from hum_workers.figures import LATENCY, Death, EggFigures, Histogram, LastDeath
@@ -123,7 +124,8 @@ def gone(**facts: object) -> dict[str, object]:
     """The last frame of a tender."""
     return {
         **{"code": None, "signal": None, "reason": "", "asked": False, "left": []},
-        **{"lines": [], "oom_kills": 0, "seconds": 1.0, "over_memory": False},
+        **{"lines": [], "oom_kills": 0, "seconds": 1.0, "cause": "", "stacks": "", "swept": []},
+        **{"fallen": None, "host_ooms": 0, "peak_rss_bytes": 0},
         **facts,
     }
 
@@ -137,10 +139,10 @@ def gone(**facts: object) -> dict[str, object]:
         (gone(signal=9), True, Death.KILLED),
         (gone(signal=11), True, Death.SIGNAL),
         (gone(signal=9, oom_kills=1), True, Death.MEMORY),
-        (gone(signal=9, reason="over", over_memory=True), True, Death.MEMORY),
-        (gone(reason="the tender failed"), True, Death.TENDER),
+        (gone(signal=9, reason="over", cause="memory"), True, Death.MEMORY),
+        (gone(reason="the tender failed", cause="tender"), True, Death.TENDER),
         (None, True, Death.TENDER),
-        (None, False, Death.START_FAILED),
+        (None, False, Death.TENDER),
     ],
 )
 def test_each_end_of_a_cell_has_a_class(
@@ -153,7 +155,7 @@ def test_each_end_of_a_cell_has_a_class(
         asked=False,
         killed=False,
         was_ready=was_ready,
-        diagnose=lambda lines: "",
+        diagnose=lambda lines: Diagnosis(""),
     )
     assert emerged.death is death
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any
 
 import structlog
 
 from hum_workers import lifecycle
+from hum_workers.blame import Diagnose
 from hum_workers.emerged import Emerged, verdict
 from hum_workers.errors import ErrorCode, StartFailed
 from hum_workers.figures import CellView
@@ -57,7 +58,7 @@ class Cell:
         self,
         spec: CellSpec,
         *,
-        diagnose: Callable[[Sequence[str]], str],
+        diagnose: Diagnose,
         on_cancelled: Callable[[bool, float], None] | None = None,
     ) -> None:
         self.spec = spec
@@ -300,23 +301,32 @@ class Cell:
         if self.emerged.done():
             return
         was, self.state = self.state, CellState.DEAD
+        self._log_death(emerged)
+        if not self._ready.done():
+            self._ready.set_exception(StartFailed(emerged.reason, emerged.death))
+        self.emerged.set_result(emerged)
+        sinks, self._sinks = self._sinks, {}
+        message = f"cell {self.cell_id} died ({was}): {emerged}"
+        for sink in sinks.values():
+            sink(Mmm.ERROR, _died(message))
+
+    def _log_death(self, emerged: Emerged) -> None:
         report = log.info if emerged.asked else log.error
         report(
             "worker.cell.emerged",
             cell=self.cell_id,
+            death=emerged.death.value,
+            by=emerged.by,
             code=emerged.code,
             signal=emerged.signal,
             reason=emerged.reason,
+            advice=emerged.advice,
+            seconds=round(emerged.seconds, 1),
+            peak_mib=emerged.peak_rss_bytes >> 20,
             turns=len(self._sinks),
             left=list(emerged.left),
+            swept=list(emerged.swept),
         )
-        if not self._ready.done():
-            self._ready.set_exception(StartFailed(emerged.reason))
-        self.emerged.set_result(emerged)
-        sinks, self._sinks = self._sinks, {}
-        message = f"cell {self.cell_id} died ({was}): {emerged.reason}"
-        for sink in sinks.values():
-            sink(Mmm.ERROR, _died(message))
 
 
 def _died(message: str) -> dict[str, Any]:

@@ -190,6 +190,9 @@ class Lifecycle(Table):
     start_timeout: Duration = seconds("5m", "Time a start may take without a sign of progress.")
     stop_grace: Grace = seconds("15s", "Time the engine has to leave before it is killed.")
     drain_timeout: Grace = seconds("30s", "Time that running turns have when the bee stops.")
+    stall_timeout: Grace = seconds(
+        "120s", "Time without progress, with turns in flight, after which the engine is ended."
+    )
 
 
 class Metrics(Table):
@@ -216,7 +219,7 @@ class Egg(Table):
     """What every worker's egg has. A worker adds its tables, cross-checks and advertised ids."""
 
     LATER: ClassVar[dict[str, frozenset[str]]] = {
-        "lifecycle": frozenset({"stall_timeout", "idle_timeout"}),
+        "lifecycle": frozenset({"idle_timeout"}),
         "forager": frozenset({"listen"}),
     }
     """Tables and keys of capabilities to come: refused by name."""

@@ -1,18 +1,30 @@
-"""How a cell ended, in facts and in one line."""
+"""How a cell ended: one record, in facts and in one line, and what to do next."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hum_workers.blame import Diagnose, Diagnosis, advice
 from hum_workers.figures import Death
+from hum_workers.frames import Cause
+from hum_workers.roll import how
+
+OUR_WORD = {
+    Cause.MEMORY: Death.MEMORY,
+    Cause.STALLED: Death.STALLED,
+    Cause.START_TIMEOUT: Death.START_TIMEOUT,
+    Cause.START: Death.START_FAILED,
+    Cause.TENDER: Death.TENDER,
+}
+"""What the causes mean for which it was us who ended the engine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Emerged:
-    """How a cell ended. `code` and `signal` are the engine's own, None if it never ran."""
+    """How a cell ended. `code` and `signal` are those of the process that ended first."""
 
     code: int | None = None
     signal: int | None = None
@@ -24,10 +36,25 @@ class Emerged:
     left: tuple[str, ...] = ()
     """Processes that even SIGKILL did not end in time."""
     seconds: float = 0.0
+    """Its age."""
+    peak_rss_bytes: int = 0
+    swept: tuple[str, ...] = ()
+    """Names in /dev/shm that it left behind and that were removed."""
+    by: str = "itself"
+    """Who ended it: `us`, `itself`, or the name of a signal."""
 
     def __post_init__(self) -> None:
         if self.asked:
             object.__setattr__(self, "death", Death.STOPPED)
+            object.__setattr__(self, "by", "us")
+
+    @property
+    def advice(self) -> str:
+        """The next step of an operator; empty when it was asked for."""
+        return advice(self.death)
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.advice}" if self.advice else self.reason
 
 
 def verdict(
@@ -38,7 +65,7 @@ def verdict(
     asked: bool,
     killed: bool,
     was_ready: bool,
-    diagnose: Callable[[Sequence[str]], str],
+    diagnose: Diagnose,
 ) -> Emerged:
     """Returns how a cell ended, from its tender's last frame; None: it left without one.
 
@@ -46,57 +73,80 @@ def verdict(
     `orphans` who outlived the tender.
     """
     if gone is None:
-        how = f"signal {-tender_status}" if tender_status < 0 else f"exit code {tender_status}"
-        by = "by" if tender_status < 0 else "with"
-        death = Death.TENDER if was_ready else Death.START_FAILED
+        ended = f"signal {-tender_status}" if tender_status < 0 else f"exit code {tender_status}"
+        preposition = "by" if tender_status < 0 else "with"
         return Emerged(
             asked=asked,
-            death=death,
-            reason="it was killed" if killed else f"its tender ended {by} {how}",
+            death=Death.TENDER,
+            reason="it was killed" if killed else f"its tender ended {preposition} {ended}",
             left=tuple(orphans),
+            by=_by(tender_status),
         )
+    status = _status(gone)
+    death, reason = _cause_of_death(gone, status, was_ready=was_ready, diagnose=diagnose)
     left = [f"{m['name']} (pid {m['pid']}, state {m['state']})" for m in gone["left"]]
     return Emerged(
-        code=gone["code"],
-        signal=gone["signal"],
+        code=status if status is not None and status >= 0 else None,
+        signal=-status if status is not None and status < 0 else None,
         asked=gone["asked"],
-        death=_death(gone, was_ready=was_ready),
-        reason=_reason(gone, was_ready=was_ready, diagnose=diagnose),
+        death=death,
+        reason=reason,
         left=(*left, *orphans),
         seconds=gone["seconds"],
+        peak_rss_bytes=gone["peak_rss_bytes"],
+        swept=tuple(gone["swept"]),
+        by="us" if Cause(gone["cause"]) in OUR_WORD else _by(status),
     )
 
 
-def _death(gone: Mapping[str, Any], *, was_ready: bool) -> Death:
+def _by(status: int | None) -> str:
+    return how(status).removeprefix("was killed by ") if status and status < 0 else "itself"
+
+
+def _status(gone: Mapping[str, Any]) -> int | None:
+    """Returns the status of the process that ended first; negative for a signal."""
+    if gone["cause"] == Cause.MEMBER:
+        status: int | None = gone["fallen"][1]
+    else:
+        status = -gone["signal"] if gone["signal"] else gone["code"]
+    return status
+
+
+def _cause_of_death(
+    gone: Mapping[str, Any], status: int | None, *, was_ready: bool, diagnose: Diagnose
+) -> tuple[Death, str]:
+    cause, reason = Cause(gone["cause"]), str(gone["reason"])
+    if gone["asked"]:
+        return Death.STOPPED, reason
     if gone["oom_kills"]:
-        return Death.MEMORY
+        victim = f" ({gone['fallen'][0]})" if gone["fallen"] else ""
+        return Death.MEMORY, f"killed by the kernel for memory{victim}"
+    if cause in OUR_WORD:
+        stacks = f"; stacks {gone['stacks']} are in the engine's log" if gone["stacks"] else ""
+        return OUR_WORD[cause], reason + stacks
+    said = diagnose(gone["lines"])
+    who = gone["fallen"][0] if gone["fallen"] else f"the engine {how(status)}"
+    fell = gone["fallen"][1] if gone["fallen"] else status
+    if gone["host_ooms"] and -signal.SIGKILL in (fell, status):
+        return Death.MEMORY, f"{who} when this host's kernel ended a process for want of memory"
     if not was_ready:
-        return Death.START_FAILED
-    if gone["reason"]:
-        return Death.MEMORY if gone.get("over_memory") else Death.TENDER
-    if gone["signal"]:
-        return Death.KILLED if gone["signal"] == signal.SIGKILL else Death.SIGNAL
-    return Death.EXIT
+        return _at_start(said, status, who, fell)
+    if said.death is Death.GPU_MEMORY:
+        return said.death, said.line
+    told = said.line and not said.vague
+    return _by_status(fell), f"{who}; it said: {said.line}" if told else who
 
 
-def _reason(
-    gone: Mapping[str, Any], *, was_ready: bool, diagnose: Callable[[Sequence[str]], str]
-) -> str:
-    if gone["oom_kills"]:
-        return "killed by the kernel for memory; raise [limits] memory or lower [kv] size"
-    if gone["reason"]:
-        return str(gone["reason"])
-    line = diagnose(gone["lines"])
-    if line and not gone["signal"] and not was_ready:
-        return line
-    how = f"exited with code {gone['code']}"
-    if number := gone["signal"]:
-        how = f"was killed by {_signal_name(number)}"
-    return f"the engine {how}; it said: {line}" if line else f"the engine {how}"
+def _at_start(said: Diagnosis, status: int | None, who: str, fell: int | None) -> tuple[Death, str]:
+    """A death before the engine was ready: its own words count, where they say something."""
+    if said.line and not said.vague and (status or 0) >= 0:
+        return said.death or Death.START_FAILED, said.line
+    if (fell or 0) < 0:
+        return _by_status(fell), f"{who} while it started"
+    return Death.START_FAILED, said.line or who
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+def _by_status(status: int | None) -> Death:
+    if status is None or status >= 0:
+        return Death.EXIT
+    return Death.KILLED if -status == signal.SIGKILL else Death.SIGNAL

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from hum_workers.blame import Again
 from hum_workers.cell import Cell
 from hum_workers.nest import Lease, Nest
 from hum_workers.nest_plan import NestPlan, Raiser
@@ -149,7 +150,10 @@ class EphemeralNest(Nest):
         try:
             cell = await self._raise(lane.raiser, lane.keep)
         except Exception as error:
-            return next(lane.pauses) if self._start_failed(error) else None
+            again = self._start_failed(error)
+            if again is Again.PAUSED:
+                return next(lane.pauses)
+            return 0 if again is Again.AT_ONCE else None
         self._became_ready()
         over = asyncio.ensure_future(lane.over.wait())
         try:

@@ -86,11 +86,12 @@ class EngineError(HumError):
 
 
 class StartFailed(EngineError):
-    """A cell did not become ready. `reason` is the one useful line of the engine."""
+    """A cell did not become ready. `reason` is the one useful line, `kind` its class if known."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, kind: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
+        self.kind = kind
 
 
 class TurnError(HumError):

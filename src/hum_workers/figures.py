@@ -27,8 +27,15 @@ class Death(StrEnum):
     """Why a cell ended, as a label of few values."""
 
     STOPPED = "stopped"  # as we asked
-    START_FAILED = "start_failed"  # before it was ever ready
+    USAGE = "usage"  # a flag or a value that the engine does not know
+    MODEL = "model"  # a model that is missing, broken or not supported
+    ROOM = "room"  # no room for the KV cache in what the egg allows
+    PORT = "port"  # address or socket in use
+    START_TIMEOUT = "start_timeout"  # no progress while it started
+    START_FAILED = "start_failed"  # before it was ever ready, for another reason
     MEMORY = "memory"  # by the kernel for memory, or over [limits] memory
+    GPU_MEMORY = "gpu_memory"  # the device had no memory left
+    STALLED = "stalled"  # no progress with turns in flight
     KILLED = "killed"  # SIGKILL, not ours
     SIGNAL = "signal"  # another signal
     EXIT = "exit"  # it left by itself

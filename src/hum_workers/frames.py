@@ -32,7 +32,19 @@ class Frame(StrEnum):
     CANCELLED = "cancelled"  # turn: int, confirmed: bool, seconds: float
     VITALS = "vitals"  # vitals: dict (lifecycle.Vitals.to_wire)
     WORK = "work"  # output_tokens: int so far, tokens_per_second: float; while that changes
-    GONE = "gone"  # emerged: dict (cell.Emerged.to_wire); the tree is dead
+    GONE = "gone"  # what `emerged.verdict` reads, dict; the tree is dead
+
+
+class Cause(StrEnum):
+    """Why a tender ended an engine that nobody had asked it to end: `cause` of a `gone` frame."""
+
+    NONE = ""  # it ended by itself, or was asked for
+    MEMBER = "member"  # a process that it needs has ended
+    MEMORY = "memory"  # over the limit that the tender watches
+    STALLED = "stalled"  # no progress with turns in flight
+    START_TIMEOUT = "start_timeout"  # no progress while it started
+    START = "start"  # what it showed at its start was not right
+    TENDER = "tender"  # a fault of the tender's own
 
 
 class Mmm(IntEnum):

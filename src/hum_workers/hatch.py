@@ -18,8 +18,9 @@ from typing import Any
 
 import msgspec
 
+from hum_workers import shm
 from hum_workers.errors import StartFailed
-from hum_workers.frames import Mmm
+from hum_workers.frames import Cause, Mmm
 from hum_workers.spec import CellSpec
 from hum_workers.upstream import Upstream
 
@@ -46,6 +47,7 @@ def prepare(spec: CellSpec) -> None:
             owner = private.stat().st_uid
             if owner != os.getuid():
                 raise StartFailed(f"{private}: belongs to user {owner}, not to us; remove it")
+            shm.sweep_recorded(private)
             shutil.rmtree(private)
         private.mkdir(parents=True, mode=0o700)
         private.chmod(0o700)
@@ -114,7 +116,8 @@ class Hatching:
                 if left <= 0:
                     raise StartFailed(
                         f"no progress for {self._spec.start_timeout:g} s at stage "
-                        f"'{self._stage}'; raise [lifecycle] start_timeout if it needs longer"
+                        f"'{self._stage}'; raise [lifecycle] start_timeout if it needs longer",
+                        Cause.START_TIMEOUT,
                     )
                 await asyncio.wait({work}, timeout=left)
             return work.result()

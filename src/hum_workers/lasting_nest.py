@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from hum_workers.blame import Again
 from hum_workers.cell import Cell
 from hum_workers.nest import Lease, Nest
 from hum_workers.nest_plan import NestPlan, Raiser
@@ -53,9 +54,11 @@ class LastingNest(Nest):
             try:
                 cell = await self._raise(self._raiser, self._kept)
             except Exception as error:
-                if not self._start_failed(error):
+                again = self._start_failed(error)
+                if again is Again.NEVER:
                     return
             else:
+                again = Again.PAUSED
                 self._became_ready()
                 emerged = await asyncio.shield(cell.emerged)
                 self._used = 0
@@ -63,7 +66,7 @@ class LastingNest(Nest):
                     return
                 if emerged.seconds > 300:
                     pauses = self._plan.pauses()
-            await self._rest(next(pauses))
+            await self._rest(0 if again is Again.AT_ONCE else next(pauses))
 
     def _pump(self) -> None:
         """Gives free slots of a ready cell to the turns that wait longest."""

@@ -168,11 +168,15 @@ class EngineTree:
         found += self._confinement.pids()
         return self._count(table[pid] for pid in dict.fromkeys(found) if pid in table)
 
-    def sample(self) -> Vitals:
-        """Returns what the tree uses now; its cost grows with the tree, not with the host."""
+    def live(self) -> list[Member]:
+        """Returns the live members like `members`; its cost grows with the tree, not the host."""
         pids = self._confinement.pids() or proc.walk(self._child.pid)
         stats = (proc.read_stat(pid) for pid in pids)
-        live = self._count(stat for stat in stats if stat is not None)
+        return self._count(stat for stat in stats if stat is not None)
+
+    def sample(self) -> Vitals:
+        """Returns what the tree uses now."""
+        live = self.live()
         return Vitals(
             pid=self.engine_pid or 0,
             rss_bytes=self._census.rss_bytes,

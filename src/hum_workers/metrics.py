@@ -150,8 +150,8 @@ FAMILIES: Sequence[Family] = (
     ),
     _split(
         "hum_cell_deaths_total",
-        "Cells that ended, by class: stopped (as asked), start_failed, memory, killed, signal, "
-        "exit, tender.",
+        "Cells that ended, by class: stopped (as asked), usage, model, room, port, start_timeout, "
+        "start_failed, memory, gpu_memory, stalled, killed, signal, exit, tender.",
         "class",
         lambda e: ((death.value, count) for death, count in e.figures.deaths.items()),
     ),

@@ -2,8 +2,9 @@
 
 Holds what is the same for every kind of nest: the queue of turns that wait for a cell, the word
 whether the egg's models may be advertised, one cell's start. Which cells live, and who gets which,
-is said by the kinds: `lasting_nest` and `ephemeral_nest`. An egg of which no cell ever got ready
-withdraws its models, and the bee stays up and says why.
+is said by the kinds: `lasting_nest` and `ephemeral_nest`. Whether a failed start is tried again is
+said by its class (`blame`); where not, the egg withdraws its models, and the bee stays up and says
+why.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from itertools import islice
 
 import structlog
 
+from hum_workers import blame
+from hum_workers.blame import Again
 from hum_workers.cell import Cell
 from hum_workers.emerged import Emerged
 from hum_workers.errors import ErrorCode, HumError, StartFailed, TurnError
-from hum_workers.figures import EggFigures, EggView, LastDeath
+from hum_workers.figures import Death, EggFigures, EggView, LastDeath
 from hum_workers.nest_plan import NestPlan, Raiser
 from hum_workers.parking import Parking
 
@@ -74,6 +77,8 @@ class Nest(ABC):
         self._hearers: dict[asyncio.Future[Lease], Hear] = {}
         self._leases: set[Lease] = set()
         self._raised = 0
+        self._failures = 0
+        """Starts in a row that failed."""
         self._was_ready = False
         self._stopping = False
 
@@ -207,15 +212,20 @@ class Nest(ABC):
             self._tell("cell-ready", cell)
             return cell
 
-    def _start_failed(self, error: Exception) -> bool:
-        """Notes a start that failed; returns whether it is worth another one."""
+    def _start_failed(self, error: Exception) -> Again:
+        """Notes a start that failed; returns whether another one is worth it (`blame`)."""
         if not isinstance(error, HumError):
             log.error("worker.cell.raise.failed", egg=self.name, exc_info=error)
-        if not self._was_ready:
-            self._give_up(str(error))
-            return False
-        log.error("worker.cell.start_failed", egg=self.name, reason=str(error))
-        return True
+        self._failures += 1
+        kind = error.kind if isinstance(error, StartFailed) else ""
+        death = Death(kind) if kind else Death.START_FAILED
+        again = blame.again(death, was_ready=self._was_ready, failures=self._failures)
+        reason = f"{error}; {blame.advice(death)}" if kind else str(error)
+        if again is Again.NEVER:
+            self._give_up(reason)
+        else:
+            log.error("worker.cell.start_failed", egg=self.name, reason=reason, again=again.value)
+        return again
 
     async def _rest(self, pause: float) -> None:
         """Waits before another raise, after a death that nobody asked for."""
@@ -259,6 +269,7 @@ class Nest(ABC):
 
     def _became_ready(self) -> None:
         first, self._was_ready = not self._was_ready, True
+        self._failures = 0
         if first:
             self._plan.on_change()
         self._pump()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from hum_workers.blame import Diagnosis
 from hum_workers.media import MediaRules
 from hum_workers.parking import ParkingLimits
 from hum_workers.spec import CellSpec
@@ -37,8 +38,8 @@ class Raiser(Protocol):
             HumError: the engine or the model is not there, in one sentence.
         """
 
-    def diagnose(self, lines: Sequence[str]) -> str:
-        """Returns the one useful line of an engine's last output, or an empty string."""
+    def diagnose(self, lines: Sequence[str]) -> Diagnosis:
+        """Returns the one useful line of an engine's last output, or none, and its class."""
 
 
 def backoff(first: float = 1.0, most: float = 60.0) -> Iterator[float]:

@@ -149,6 +149,11 @@ class Output:
             kept.append(partial)
         return [line.decode("utf-8", "replace") for line in kept]
 
+    def log(self, text: bytes) -> None:
+        """Writes something of ours into the log file, if there is one."""
+        if self._log is not None:
+            self._log.write(text)
+
     def pump(self, limit: int = 4 * 1024 * 1024) -> None:
         """Reads what waits in the pipe now, up to `limit` bytes."""
         self._read(limit // CHUNK)

@@ -126,6 +126,15 @@ def read_stat(pid: int) -> Stat | None:
     return None if text is None else parse_stat(text)
 
 
+def zombie_status(pid: int, start: int) -> int | None:
+    """Returns the wait status of a process that nobody has reaped yet, else None."""
+    text = read_bytes(f"/proc/{pid}/stat")
+    stat = None if text is None else parse_stat(text)
+    if text is None or stat is None or stat.start != start or stat.state not in DEAD_STATES:
+        return None
+    return int(text.split()[-1])
+
+
 def scan() -> dict[int, Stat]:
     """Returns every process that /proc shows: 15 µs each, so not for once a second on big hosts."""
     try:

@@ -6,7 +6,7 @@ Lives in the tender. Owns a stream to the engine for each turn that was fed and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hum_workers.errors import ErrorCode
@@ -34,6 +34,8 @@ class Relay:
         self._link = link
         self._streams: dict[int, Stream] = {}
         self._generated = 0
+        self.beat = 0
+        """Events of the engine so far."""
         self._unconfirmed: dict[int, float] = {}
         self._confirming: asyncio.Task[None] | None = None
         self._paused = False
@@ -49,6 +51,11 @@ class Relay:
     def output_tokens(self) -> int:
         """Tokens the engine has generated so far for all turns, by its own count."""
         return self._generated + sum(map(_generated, self._streams.values()))
+
+    @property
+    def waits_for_engine(self) -> bool:
+        """Whether turns are in flight, and read from: then an engine that works shows it."""
+        return bool(self._streams) and not self._paused
 
     def feed(self, turn: int, body: bytes) -> None:
         """Starts one turn; its events follow as `mmm`, the last one a FINISH or an ERROR."""
@@ -87,6 +94,13 @@ class Relay:
             else:
                 stream.resume()
 
+    def fail(self, code: ErrorCode, message: str) -> None:
+        """Ends every turn in flight with an ERROR."""
+        for turn, stream in self._streams.items():
+            data = {"code": code.value, "message": message, "usage": stream.usage}
+            self._link.event(turn, int(Mmm.ERROR), data)
+        self.close()
+
     def close(self) -> None:
         """Closes all streams without a word; a dying engine's streams are never waited for."""
         for stream in self._streams.values():
@@ -102,6 +116,7 @@ class Relay:
         event = self._link.event
 
         def sink(kind: Mmm, data: Any) -> None:
+            self.beat += 1
             if kind in LAST:
                 if kind is Mmm.ERROR and data["code"] in MAY_BE_DEATH:
                     hold = self._loop.call_later(DEATH_NOTICE, self._say_last, turn, kind, data)
@@ -139,14 +154,18 @@ class Relay:
     async def _working(self) -> float | None:
         """Returns the engine's own count of running plus waiting requests; None if it is silent."""
         names = (self._spec.running_gauge, self._spec.waiting_gauge)
+        found = await self.counters(names)
+        return sum(found.values()) if found is not None and len(found) == len(set(names)) else None
+
+    async def counters(self, names: Sequence[str]) -> dict[str, float] | None:
+        """Returns some of the engine's own figures; None if it is silent."""
         try:
             answer = await self._upstream.request(
                 "GET", self._spec.metrics_path, timeout=GAUGE_TIMEOUT
             )
         except (OSError, TimeoutError):
             return None
-        found = gauges(answer.body, names)
-        return sum(found.values()) if len(found) == len(set(names)) else None
+        return gauges(answer.body, names)
 
 
 def _generated(stream: Stream) -> int:

@@ -39,6 +39,10 @@ class CellSpec:
     metrics_path: str = "/metrics"
     running_gauge: str = ""
     waiting_gauge: str = ""
+    progress_counters: list[str] = field(default_factory=list)
+    """Counters of the engine's metrics of which one moves while it works, prefill included."""
+    needed: list[str] = field(default_factory=list)
+    """Words in the titles of processes below the engine's main one without which it can't work."""
     canaries: list[dict[str, Any]] = field(default_factory=list)
     """Chat requests to make, in turn, before the cell counts as ready. The first must succeed; the
     others only pay for what would else stall the first asker."""
@@ -61,6 +65,8 @@ class CellSpec:
     start_timeout: float = 300.0
     """Without a sign of progress; each line of output and each stage moves the deadline."""
     stop_grace: float = 15.0
+    stall_timeout: float = 120.0
+    """Without a token or a step of the engine while turns are in flight; 0 is without limit."""
     sample_interval: float = 1.0
     cancel_confirm: float = 10.0
 

@@ -17,14 +17,15 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from hum_workers import confine, lifecycle
-from hum_workers.errors import FrameError, HumError
-from hum_workers.frames import Frame, Mmm
+from hum_workers import confine, lifecycle, shm
+from hum_workers.errors import FrameError, HumError, StartFailed
+from hum_workers.frames import Cause, Frame, Mmm
 from hum_workers.hatch import Hatching, clean, prepare
 from hum_workers.link import FrameLink
 from hum_workers.relay import Relay, died
 from hum_workers.spec import CellSpec
 from hum_workers.upstream import Upstream
+from hum_workers.watch import Verdict, Watch
 
 FIRST_FRAME = 30.0
 """Seconds in which the bee must say what to raise."""
@@ -32,8 +33,8 @@ LAST_WORDS = 10.0
 """Seconds for the bee to take the last frames; it may be busy, or stopped for good."""
 EXIT_NOTICE = 1.0
 """Seconds that a failed start waits for the engine to end: its own last line says more."""
-WORK_INTERVAL = 1.0
-"""Seconds between two words on how much was generated, and two looks at a limit we hold."""
+FALL_NOTICE = 3.0
+"""The same when a process that the engine needs has ended while it started."""
 DEATH_WAIT = 30.0
 """Seconds to wait for the kernel to take killed processes away; a driver may hold them."""
 
@@ -52,7 +53,8 @@ class Tender:
         self._tree: lifecycle.EngineTree | None = None
         self._relay: Relay | None = None
         self._hatching: Hatching | None = None
-        self._killed_for: str | None = None
+        self._watch: Watch | None = None
+        self._stacks = ""
 
     async def run(self, read_fd: int, write_fd: int) -> None:
         """Raises the engine the bee asks for and returns when its whole tree is dead."""
@@ -61,7 +63,8 @@ class Tender:
             spec = await asyncio.wait_for(self._spec, FIRST_FRAME)
             await self._live(spec)
         except (FrameError, TimeoutError) as error:
-            self._say_gone(reason=f"the tender was told nothing to raise: {error}")
+            told = f"the tender was told nothing to raise: {error}"
+            self._say_gone(Verdict(Cause.TENDER, told))
         finally:
             if self._tree is not None:
                 self._tree.kill()
@@ -70,29 +73,33 @@ class Tender:
         await self._link.finished(LAST_WORDS)
 
     async def _live(self, spec: CellSpec) -> None:
-        reason, asked = "", False
+        end = Verdict(Cause.NONE, "")
+        asked = False
         try:
             prepare(spec)
         except HumError as error:
-            self._say_gone(reason=str(error))
+            self._say_gone(Verdict(Cause.START, str(error)))
             return
         try:
             self._tree = await self._spawn(spec)
             upstream = Upstream(Path(spec.uds), spec.headers)
             self._relay = Relay(spec, upstream, self._link)
-            sampling = self._loop.create_task(self._sample(spec), name="sample")
+            self._watch = Watch(spec, self._tree, self._relay, self._link)
+            watching = self._loop.create_task(self._watch.run(), name="watch")
             try:
-                reason, asked = await self._serve(spec, upstream)
+                end, asked = await self._serve(spec, upstream)
+                if end.cause in (Cause.STALLED, Cause.START_TIMEOUT):
+                    self._stacks = await self._watch.dump_stacks()
             finally:
-                sampling.cancel()
+                watching.cancel()
                 self._relay.close()
                 await upstream.close()
         except HumError as error:
-            reason = str(error)
+            end = Verdict(Cause.START, str(error))
         except Exception as error:
             traceback.print_exc()
-            reason = f"the tender failed: {error!r}"
-        await self._end(spec, reason, asked)
+            end = Verdict(Cause.TENDER, f"the tender failed: {error!r}")
+        await self._end(spec, end, asked)
 
     async def _spawn(self, spec: CellSpec) -> lifecycle.EngineTree:
         plan = confine.plan(
@@ -116,40 +123,62 @@ class Tender:
         self._link.send(Frame.STAGE, "spawned", plan.describe())
         return tree
 
-    async def _serve(self, spec: CellSpec, upstream: Upstream) -> tuple[str, bool]:
+    async def _serve(self, spec: CellSpec, upstream: Upstream) -> tuple[Verdict, bool]:
         """Returns why the cell ends, and whether the bee asked for it."""
         assert self._tree is not None
+        assert self._watch is not None
+        assert self._relay is not None
+        ends: set[asyncio.Future[Any]] = {*(self._tree.exited, self._silenced, self._watch.verdict)}
+        ready, failure = await self._hatch(spec, upstream, ends)
+        if ready:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if self._silenced.done():
+            grace, why = self._silenced.result()
+            self._relay.close()
+            if grace > 0 and ready and not self._tree.exited.done():
+                self._tree.terminate()
+                await asyncio.wait({self._tree.exited}, timeout=grace)
+            return Verdict(Cause.NONE, why), True
+        told = self._watch.verdict.result() if self._watch.verdict.done() else None
+        if told is not None and (told.cause is not Cause.MEMBER or not self._tree.exited.done()):
+            return told, False
+        return failure or Verdict(Cause.NONE, ""), False
+
+    async def _hatch(
+        self, spec: CellSpec, upstream: Upstream, ends: set[asyncio.Future[Any]]
+    ) -> tuple[bool, Verdict | None]:
+        """Waits for the engine to become ready; returns whether it is, or what was wrong."""
+        assert self._tree is not None
+        assert self._watch is not None
         self._hatching = Hatching(spec, upstream, self._stage)
         hatching = asyncio.ensure_future(self._hatching.run())
-        ends: set[asyncio.Future[Any]] = {self._tree.exited, self._silenced}
         try:
             await asyncio.wait({hatching, *ends}, return_when=asyncio.FIRST_COMPLETED)
-            if hatching.done() and hatching.exception() is not None:
+            if self._watch.fallen is not None:
+                # The engine's own last words say why; but it may take its time.
+                own: set[asyncio.Future[Any]] = {self._tree.exited, self._silenced}
+                await asyncio.wait(own, timeout=FALL_NOTICE, return_when=asyncio.FIRST_COMPLETED)
+            failed = hatching.done() and hatching.exception() is not None
+            if failed:
                 await asyncio.wait(ends, timeout=EXIT_NOTICE, return_when=asyncio.FIRST_COMPLETED)
-            if not any(end.done() for end in ends):
-                facts = hatching.result()
-                facts |= {"pid": self._tree.engine_pid, "seconds": self._loop.time() - self._began}
-                self._hatching = None
-                self._link.send(Frame.READY, facts)
-                self._look(spec)
-                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if any(end.done() for end in ends):
+                return hatching.done() and not failed, None
+            facts = hatching.result()
+        except StartFailed as error:
+            return False, Verdict(Cause(error.kind or Cause.START), str(error))
         finally:
-            ready = hatching.done()
             hatching.cancel()
             await asyncio.wait({hatching})
-        if self._tree.exited.done():
-            return self._killed_for or "", False
-        grace, why = self._silenced.result()
-        assert self._relay is not None
-        self._relay.close()
-        if grace > 0 and ready:
-            self._tree.terminate()
-            await asyncio.wait({self._tree.exited}, timeout=grace)
-        return why, True
+            self._hatching = None
+        facts |= {"pid": self._tree.engine_pid, "seconds": self._loop.time() - self._began}
+        self._link.send(Frame.READY, facts)
+        self._watch.ready()
+        return True, None
 
-    async def _end(self, spec: CellSpec, reason: str, asked: bool) -> None:
+    async def _end(self, spec: CellSpec, end: Verdict, asked: bool) -> None:
         """Kills what is left of the tree, waits until it is dead, and says so."""
         left: list[dict[str, Any]] = []
+        swept: list[str] = []
         if self._tree is not None:
             tree = self._tree
             tree.kill()
@@ -158,65 +187,43 @@ class Tender:
                 for m in await tree.gone(DEATH_WAIT)
             ]
             tree.close()
+        if self._watch is not None:
+            self._watch.close()
+            swept = shm.sweep(self._watch.segments)
         if not left:
             clean(spec)
-        self._say_gone(reason=reason, asked=asked, left=left)
+        self._say_gone(end, asked=asked, left=left, swept=swept)
 
     def _say_gone(
-        self, *, reason: str, asked: bool = False, left: list[dict[str, Any]] | None = None
+        self,
+        end: Verdict,
+        *,
+        asked: bool = False,
+        left: list[dict[str, Any]] | None = None,
+        swept: list[str] | None = None,
     ) -> None:
-        tree = self._tree
+        tree, watch = self._tree, self._watch
         exit_ = tree.exited.result() if tree is not None and tree.exited.done() else None
+        fallen = watch.fallen if watch is not None else None
         self._link.send(
             Frame.GONE,
             {
                 "code": exit_.code if exit_ else None,
                 "signal": exit_.signal if exit_ else None,
-                "reason": reason,
+                "cause": end.cause.value,
+                "reason": end.reason,
                 "asked": asked,
-                "over_memory": self._killed_for is not None,
+                "fallen": None if fallen is None else [str(fallen), fallen.status],
                 "left": left or [],
+                "swept": swept or [],
+                "stacks": self._stacks,
                 "lines": tree.output.lines() if tree is not None else [],
                 "oom_kills": tree.oom_kills() if tree is not None else 0,
+                "host_ooms": watch.host_ooms() if watch is not None else 0,
+                "peak_rss_bytes": watch.peak_rss_bytes if watch is not None else 0,
                 "seconds": self._loop.time() - self._began,
             },
         )
-
-    async def _sample(self, spec: CellSpec) -> None:
-        """Sends vitals and how much was generated, for ever."""
-        assert self._tree is not None
-        pause = min(spec.sample_interval, WORK_INTERVAL)
-        watched = spec.memory is not None and self._tree.memory_watched
-        due = self._loop.time()
-        tokens, rate, at = 0, 0.0, due - pause
-        while True:
-            assert self._relay is not None
-            total, now = self._relay.output_tokens, self._loop.time()
-            # A bee that takes nothing is told nothing: what it has not taken would pile up here.
-            taken = not self._link.unsent()
-            if taken:
-                if total != tokens or rate:
-                    rate = (total - tokens) / (now - at)
-                    self._link.send(Frame.WORK, total, rate)
-                tokens, at = total, now
-            if watched or now >= due:
-                due = now + spec.sample_interval - pause / 2
-                self._look(spec, say=taken)
-            await asyncio.sleep(pause)
-
-    def _look(self, spec: CellSpec, *, say: bool = True) -> None:
-        """Sends vitals; ends an engine that is over a memory limit no cgroup holds."""
-        assert self._tree is not None
-        vitals = self._tree.sample()
-        if say:
-            self._link.send(Frame.VITALS, vitals.to_wire())
-        over = spec.memory is not None and vitals.rss_bytes > spec.memory
-        if over and self._tree.memory_watched:
-            self._killed_for = (
-                f"the engine's tree held {vitals.rss_bytes} bytes, over the {spec.memory} of "
-                "[limits] memory"
-            )
-            self._tree.kill()
 
     def _frame(self, frame: list[Any]) -> None:
         match frame:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hum_workers.media_samples import probes
-from hum_workers.vllm_worker.command import TEXT_ONLY
+from hum_workers.vllm_worker.signs import TEXT_ONLY
 
 _WAIT = 60.0
 """Seconds one promise may take: the real one runs on a CPU."""

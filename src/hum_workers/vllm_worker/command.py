@@ -20,7 +20,7 @@ from hum_workers.errors import EngineError
 from hum_workers.media_samples import probes
 from hum_workers.redact import HIDDEN, is_secret
 from hum_workers.spec import CellSpec
-from hum_workers.vllm_worker import environment
+from hum_workers.vllm_worker import environment, signs
 from hum_workers.vllm_worker.probe import Engine
 
 if TYPE_CHECKING:
@@ -38,20 +38,7 @@ CPU_KV_BYTES = 4 * 1024**3
 """KV cache on a CPU when the egg says nothing: vLLM itself would take 92 % of the memory."""
 LEAST_DRAIN = 10
 """Seconds. With less, vLLM kills its engine under an open stream and waits for the client."""
-TEXT_ONLY = "is not a multimodal model"
-"""Words of vLLM's refusal of any media, whatever its kind."""
 SECRET_FLAGS = ("--api-key", "--hf-token")
-MARKS = [
-    ["non-default args", "arguments"],
-    ["Resolved architecture", "architecture"],
-    ["Initializing a V1 LLM engine", "engine"],
-    ["Starting to load model", "loading weights"],
-    ["Loading weights took", "weights loaded"],
-    ["KV cache size:", "KV cache"],
-    ["init engine", "engine ready"],
-    ["Starting vLLM server on", "server"],
-    ["Application startup complete", "serving"],
-]
 
 
 def build(
@@ -93,6 +80,7 @@ def build(
     env = {
         **_device_env(egg, gpus, cores, numa_nodes),
         "TMPDIR": str(private / "tmp"),
+        "PYTHONFAULTHANDLER": "1",  # a crash, or our SIGABRT to a hung process, shows its stacks
         **env,
     }
     return CellSpec(
@@ -112,20 +100,30 @@ def build(
         uds=str(private / SOCKET_FILE),
         headers={"Authorization": f"Bearer {key}"},
         model=egg.model.served_name,
+        progress_counters=signs.PROGRESS,
+        needed=signs.NEEDED,
         running_gauge="vllm:num_requests_running",
         waiting_gauge="vllm:num_requests_waiting",
         **_trials(egg),
-        marks=MARKS,
+        marks=signs.MARKS,
         log_file=None if log_file is None else str(log_file),
-        confine=egg.limits.confine,
-        cgroup=egg.limits.cgroup,
-        memory=egg.limits.memory,
-        open_files=egg.limits.open_files,
-        cpus=egg.limits.cpus,
-        start_timeout=egg.lifecycle.start_timeout,
-        stop_grace=egg.lifecycle.stop_grace,
-        sample_interval=egg.metrics.interval,
+        **_bounds(egg),
     )
+
+
+def _bounds(egg: VllmEgg) -> dict[str, Any]:
+    """Returns what the engine may use, and how long things may take."""
+    return {
+        "confine": egg.limits.confine,
+        "cgroup": egg.limits.cgroup,
+        "memory": egg.limits.memory,
+        "open_files": egg.limits.open_files,
+        "cpus": egg.limits.cpus,
+        "start_timeout": egg.lifecycle.start_timeout,
+        "stop_grace": egg.lifecycle.stop_grace,
+        "stall_timeout": egg.lifecycle.stall_timeout,
+        "sample_interval": egg.metrics.interval,
+    }
 
 
 def _trials(egg: VllmEgg) -> dict[str, Any]:
@@ -134,7 +132,7 @@ def _trials(egg: VllmEgg) -> dict[str, Any]:
     return {
         "canaries": canaries(model),
         "media_probes": probes(model) if egg.media.max_count else {},
-        "text_only": TEXT_ONLY,
+        "text_only": signs.TEXT_ONLY,
     }
 
 

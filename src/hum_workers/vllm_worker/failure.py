@@ -13,6 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+from hum_workers.blame import Diagnosis
+from hum_workers.figures import Death
+
 LONGEST = 300
 NOTHING = "the engine ended and said nothing"
 
@@ -23,6 +26,7 @@ _RAISED = re.compile(
     r"^(?P<kind>[A-Za-z_][\w.]*(?:Error|Exception|Timeout|Expired|Interrupt))"
     r"(?:: (?P<message>.*))?$"
 )
+_CRASHED = "Fatal Python error: "
 _CONVERTER = re.compile(r"<function loads at 0x[0-9a-f]+>")
 _PYDANTIC = re.compile(r"^\d+ validation errors? for ")
 _GENERIC = re.compile(
@@ -38,6 +42,35 @@ _SPEAK_FOR_THEMSELVES = (
     "PydanticUserError OSError TypeError"
 ).split()
 
+_CLASSES = [
+    (re.compile(pattern, re.IGNORECASE), death)
+    for pattern, death in (
+        (r"out of memory|OutOfMemoryError|free memory on device", Death.GPU_MEMORY),
+        (r"address already in use|EADDRINUSE|\[Errno 98\]", Death.PORT),
+        (
+            r"KV cache|cache blocks|estimated maximum model length|gpu_memory_utilization",
+            Death.ROOM,
+        ),
+        (
+            (
+                r"repo id must|repository|safetensor|not supported for now|architecture"
+                r"|no such file|does not appear to have|can't load|unable to load|config\.json"
+                r"|tokenizer|max_model_len|divisible|quantiz|unknown model|unrecognized model"
+                r"|snapshot folder|cached files|chat template|chat_template"
+            ),
+            Death.MODEL,
+        ),
+        (
+            (
+                r"invalid choice|invalid .* value|invalid tool call parser|reasoning parser"
+                r"|not supported on|should be a valid|NUMA nodes"
+            ),
+            Death.USAGE,
+        ),
+    )
+]
+"""The first that fits counts. CUDA's words for memory stand in messages about the cache as well."""
+
 
 @dataclass(frozen=True)
 class _Line:
@@ -49,16 +82,29 @@ class _Line:
 
 def reason(lines: Sequence[str]) -> str:
     """Returns the line that tells an operator why the engine did not start; at most 300 letters."""
+    return diagnosis(lines).line
+
+
+def diagnosis(lines: Sequence[str]) -> Diagnosis:
+    """Returns that line and the class of death that it stands for, if it tells."""
     read = [_read(line) for line in lines]
     for line in read:
         if match := _ARGPARSE.match(line.text):
-            return _cut(match["message"])
+            return Diagnosis(_cut(match["message"]), Death.USAGE)
+        if line.text.startswith(_CRASHED):
+            return Diagnosis(_cut(line.text))
     found = list(_errors(read))
     if found:
         deepest = max(depth for depth, _ in found)
         messages = [message for depth, message in found if depth == deepest]
-        return _cut(messages[0] if deepest else messages[-1])
-    return _cut(_fallback(read))
+        told = _cut(messages[0] if deepest else messages[-1])
+        return Diagnosis(told, _class(told))
+    told = _cut(_fallback(read))
+    return Diagnosis(told, _class(told), vague=True)
+
+
+def _class(line: str) -> Death | None:
+    return next((death for pattern, death in _CLASSES if pattern.search(line)), None)
 
 
 def _read(raw: str) -> _Line:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hum_workers import devices
+from hum_workers.blame import Diagnosis
 from hum_workers.errors import EngineError
 from hum_workers.spec import CellSpec
 from hum_workers.vllm_worker import command, engine_help, environment, failure
@@ -72,9 +73,9 @@ class VllmRaiser:
             flags=engine_help.cached_flags(engine, engine_help.cache_folder(self._inherited)),
         )
 
-    def diagnose(self, lines: Sequence[str]) -> str:
-        """Returns the one useful line of vLLM's last output."""
-        return failure.reason(lines)
+    def diagnose(self, lines: Sequence[str]) -> Diagnosis:
+        """Returns the one useful line of vLLM's last output, and its class."""
+        return failure.diagnosis(lines)
 
 
 def _numa_nodes() -> int:

@@ -1,0 +1,26 @@
+"""What vLLM shows of itself: its progress, its processes, its refusals (pure: words only)."""
+
+from __future__ import annotations
+
+MARKS = [
+    ["non-default args", "arguments"],
+    ["Resolved architecture", "architecture"],
+    ["Initializing a V1 LLM engine", "engine"],
+    ["Starting to load model", "loading weights"],
+    ["Loading weights took", "weights loaded"],
+    ["KV cache size:", "KV cache"],
+    ["init engine", "engine ready"],
+    ["Starting vLLM server on", "server"],
+    ["Application startup complete", "serving"],
+]
+"""Words of a line of output, and the stage of the start that they stand for."""
+NEEDED = ["VLLM::EngineCor", "VLLM::Worker", "VLLM::DPCoord"]
+"""Titles of the processes without which the API server is useless; the kernel cuts names."""
+PROGRESS = [
+    "vllm:iteration_tokens_total_count",
+    "vllm:generation_tokens_total",
+    "vllm:prompt_tokens_total",
+]
+"""Counters of which one moves with each step, be it of a prompt or of an answer."""
+TEXT_ONLY = "is not a multimodal model"
+"""Words of a refusal of any media, whatever its kind."""
