@@ -25,7 +25,7 @@ def processes(folder: Path) -> list[proc.Stat]:
 def assert_nothing_left(folder: Path) -> None:
     """Holds a run to its promise: no process, no socket, no folder of a cell."""
     assert list(map(str, processes(folder))) == []
-    sockets = [path for path in folder.rglob("*") if path.is_socket()]
+    sockets = [path for path in folder.joinpath("run").rglob("*") if path.is_socket()]
     assert sockets == []
     assert not (folder / "run" / "hum_workers").exists()
 

@@ -145,6 +145,8 @@ class Bee:
     async def _drain(self, reason: str, drain_timeout: float) -> None:
         """Withdraws the models, lets turns finish, ends the rest, stops the cells in parallel."""
         self._stopping = True
+        for nest in self._nests:
+            nest.drain()
         log.info("worker.stopping", reason=reason, turns=len(self._conversations))
         self.models_changed()
         if not await self._conversations.ended(drain_timeout):

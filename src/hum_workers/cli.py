@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from enum import IntEnum
@@ -53,6 +54,8 @@ def run(worker: Worker, argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return Exit.TURN_FAILED
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT  # before there was anything to stop
 
 
 def _status(worker: Worker, words: Sequence[str]) -> int:
@@ -169,7 +172,7 @@ def _do(worker: Worker, args: argparse.Namespace) -> int:
 
         images = [read_image(path) for path in args.image or ()]
         question = Question(
-            text=sys.stdin.read() if args.prompt == "-" else args.prompt,
+            text=_standard_input() if args.prompt == "-" else args.prompt,
             system=args.system,
             max_tokens=args.max_tokens,
             temperature=args.temperature,
@@ -179,6 +182,15 @@ def _do(worker: Worker, args: argparse.Namespace) -> int:
     from hum_workers.serving import serve
 
     return uvloop.run(serve(worker, eggs, found=found))
+
+
+def _standard_input() -> str:
+    if sys.stdin is None:
+        raise UsageError("--prompt -: standard input is closed")
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--prompt -: standard input is no UTF-8: {error.reason}") from error
 
 
 def _find_egg(worker: Worker) -> Path:
@@ -222,9 +234,12 @@ def _check(worker: Worker, eggs: Sequence[Any]) -> int:
 
 
 def _show(worker: Worker, eggs: Sequence[Any]) -> int:
-    from hum_workers.places import cells_folder, private_folder
+    from hum_workers.places import cells_folder, leave, private_folder
 
     cells = cells_folder(os.environ, os.getuid())
-    for egg in eggs:
-        print(worker.show(egg, private_folder(cells, "00000000", egg.name), os.environ))  # noqa: T201
+    try:
+        for egg in eggs:
+            print(worker.show(egg, private_folder(cells, "00000000", egg.name), os.environ))  # noqa: T201
+    finally:
+        leave(cells)
     return Exit.OK

@@ -62,7 +62,8 @@ class LastingNest(Nest):
                 self._became_ready()
                 emerged = await asyncio.shield(cell.emerged)
                 self._used = 0
-                if emerged.asked:
+                if emerged.asked or self._draining:
+                    self._refuse_all(self._stops())
                     return
                 if emerged.seconds > 300:
                     pauses = self._plan.pauses()

@@ -80,6 +80,7 @@ class Nest(ABC):
         self._failures = 0
         """Starts in a row that failed."""
         self._was_ready = False
+        self._draining = False
         self._stopping = False
 
     @property
@@ -163,6 +164,13 @@ class Nest(ABC):
         future.add_done_callback(self._left)
         self._pump()
         return future
+
+    def drain(self) -> None:
+        """Raises no cell again after a death: turns that run go on, those that wait give up then.
+
+        A stop may reach the engine as well (systemd's default kill mode); it is not to come back.
+        """
+        self._draining = True
 
     async def stop(self, grace: float, reason: str) -> None:
         """Ends the cells and the raising of more; turns that wait get `shutting_down`."""
@@ -284,9 +292,12 @@ class Nest(ABC):
         message = f"the engine of {self.model} can't be started: {reason}"
         return TurnError(ErrorCode.CELL_START_FAILED, message)
 
+    def _stops(self) -> TurnError:
+        return TurnError(ErrorCode.SHUTTING_DOWN, "the bee stops; ask again when it is back")
+
     def _refusal(self, *, ahead: bool) -> TurnError | None:
         if self._stopping:
-            return TurnError(ErrorCode.SHUTTING_DOWN, "the bee stops; ask again when it is back")
+            return self._stops()
         if self.failure is not None:
             return self._start_error(self.failure)
         if len(self._queue) >= self.limits.max_waiting and not ahead:

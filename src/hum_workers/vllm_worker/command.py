@@ -314,11 +314,16 @@ def describe(spec: CellSpec) -> str:
     """
     known = {value for name, value in spec.env.items() if is_secret(name) and value}
     known |= {value.removeprefix("Bearer ") for value in spec.headers.values()}
-    for text in spec.files.values():
-        known.update(re.findall(r'"([^"\s]{16,})"', text))
+    files = dict(spec.files)
+    if CONFIG_FILE in files:
+        hidden: dict[str, list[str]] = json.loads(files[CONFIG_FILE])
+        # Shorter ones can't be told from other text; here they are hidden all the same.
+        known.update(value for values in hidden.values() for value in values if len(value) > 5)
+        config = {name: [HIDDEN] * len(values) for name, values in hidden.items()}
+        files[CONFIG_FILE] = json.dumps(config, indent=1)
     lines = [f"cd {shlex.quote(spec.cwd)}"]
     lines.append(f"env -i \\\n  {_pairs(spec.env)} \\\n  {_quoted(spec.argv)}")
-    for name, text in spec.files.items():
+    for name, text in files.items():
         lines.append(f"# {spec.private}/{name}:")
         lines += [f"#   {line}" for line in text.splitlines()]
     shown = "\n".join(lines)
