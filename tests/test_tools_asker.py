@@ -30,7 +30,7 @@ from tests.transcripts import load
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("tools_asker")]
 
-MINE = {"tools": [tool("mine"), tool("yours")]}
+MINE: dict[str, Any] = {"tools": [tool("mine"), tool("yours")]}
 A, B = ("mine", {"q": 1}), ("yours", {"q": 2})
 CALL_A = ["call mine {'q': 1}", "use mine", "finish tool_use"]
 CALL_B = ["call yours {'q': 2}", "use yours", "finish tool_use"]
@@ -114,14 +114,15 @@ async def test_no_prompt_is_offered_the_tool_of_the_return_route(stage: Stage) -
 
 
 async def test_results_come_in_several_forms(stage: Stage) -> None:
-    for fields, heard in [
+    forms: list[tuple[dict[str, Any], str]] = [
         ({"result": "r", "output": "o"}, "o"),
         ({"result": {"a": [1]}}, '{"a":[1]}'),
         ({"result": {"content": "c"}}, "c"),
         ({"result": {"content": {"a": 1}}}, '{"a":1}'),
         ({"result": 4}, "4"),
         ({"chi": "error", "message": "not today"}, "error: not today"),
-    ]:
+    ]
+    for fields, heard in forms:
         _, call = await parked(stage)
         sid = stage.result(call, None, **fields)
         assert (await stage.asker.collect(sid, WAIT)).text == f"heard {heard}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -29,7 +30,7 @@ from tests.tool_stage import (
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("tools_mixed")]
 
-MINE = {"tools": [tool("mine"), tool("yours")]}
+MINE: dict[str, Any] = {"tools": [tool("mine"), tool("yours")]}
 READ, MY, YOUR = ("read", {"path": "a"}), ("mine", {"q": 1}), ("yours", {"q": 2})
 ONE = "executed read {'path': 'a'} -> read:a"
 CALL_MY = ["call mine {'q': 1}", "use mine", "finish tool_use"]

@@ -95,7 +95,7 @@ class Console:
             self._write("\n")
 
     def late(
-        self, make: Callable[[], bytes | None], size: int, otherwise: Mapping[str, Any]
+        self, make: Callable[[], bytes | None], size: int, tones: int, otherwise: Mapping[str, Any]
     ) -> None:
         """Is never needed: a prompt of the command line brings no tools."""
 

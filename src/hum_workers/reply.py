@@ -80,9 +80,11 @@ class Reply:
         """Ends the block that is open; what follows begins another."""
         self._close_block()
 
-    def call(self, make: Callable[[], bytes | None], size: int, lost: TurnError) -> None:
+    def call(
+        self, make: Callable[[], bytes | None], size: int, tones: int, lost: TurnError
+    ) -> None:
         """Sends a tool call, made when it is its turn; if it can't be, the turn ends as `lost`."""
-        self._outbox.late(make, size, _error(lost) | {"sid": self.sid})
+        self._outbox.late(make, size, tones, _error(lost) | {"sid": self.sid})
 
     def tool(self, chunk: Mapping[str, Any]) -> None:
         """Sends a chunk about a tool; nothing after the ending."""

@@ -30,22 +30,23 @@ class Talk:
 
     def stepped(self, step: Step, *, cell_id: str, request: int) -> Talk:
         """Returns the conversation within a step; `request` is the bytes of what was asked."""
-        calls = sum(len(call.name) + len(str(call.args)) for call in step.calls)
-        size = request + len(step.text) + len(step.reasoning) + calls
+        said = (step.text, step.reasoning, *(f"{call.name}{call.args}" for call in step.calls))
+        size = request + sum(map(_bytes, said))
         return replace(self, step=step, cell_id=cell_id, size=size)
 
     def answered(self, results: Mapping[str, str]) -> Talk:
         """Returns the conversation with results of its step."""
         if self.step is None:
             return self
-        more = sum(len(text) for text in results.values())
+        more = sum(map(_bytes, results.values()))
         return replace(self, step=self.step.answered(results), size=self.size + more)
 
     def told(self, messages: Sequence[Mapping[str, Any]], media: Sequence[Pollen] = ()) -> Talk:
         """Returns the conversation with what the asker said beside a result."""
         words = tuple(dict(m) for m in messages if m.get("role") not in ("system", "developer"))
         prompt = replace(self.prompt, media=(*self.prompt.media, *media))
-        return replace(self, prompt=prompt, words=(*self.words, *words))
+        size = self.size + sum(_bytes(str(word)) for word in words)
+        return replace(self, prompt=prompt, words=(*self.words, *words), size=size)
 
     def closed(self) -> Talk:
         """Returns the conversation with its step in it, for the next request.
@@ -60,3 +61,7 @@ class Talk:
         messages = [*self.prompt.messages, *self.step.messages(), *self.words]
         prompt = replace(self.prompt, messages=messages, sampling=sampling)
         return replace(self, prompt=prompt, step=None, words=())
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

@@ -152,5 +152,6 @@ class ToolDesk:
 
     def _swept(self) -> None:
         for nest in self._nests:
-            nest.parking.expire()
+            if gone := nest.parking.expire():
+                log.info("worker.tool.parked_expired", egg=nest.name, count=gone)
         self._sweep_later()

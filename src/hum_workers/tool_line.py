@@ -38,15 +38,17 @@ class ToolLine:
     hello: Callable[[], Mapping[str, Any]]
     """Returns the bee's ordinary hello as of now, and counts it as said."""
 
-    def line(self, call: Call, sid: str) -> tuple[Callable[[], bytes | None], int]:
-        """Returns what makes the bytes of a call, and how many its own tone has.
+    def line(self, call: Call, sid: str) -> tuple[Callable[[], bytes | None], int, int]:
+        """Returns what makes the bytes of a call, how many its own tone has, and its tones.
 
-        It makes None when the connection has gone.
+        It makes None when the connection has gone. Of an asker's call all four tones count, though
+        only the last one goes to the asker: humd answers the others into the bee's own queue,
+        where they must not take the room of prompts and results.
         """
         tone = encode(call.tone(sid))
         if call.owner is Owner.FORAGER:
-            return lambda: tone if self.alive() else None, len(tone)
-        return lambda: self._routed(call, sid, tone) if self.alive() else None, len(tone)
+            return lambda: tone if self.alive() else None, len(tone), 1
+        return lambda: self._routed(call, sid, tone) if self.alive() else None, len(tone), 4
 
     def _routed(self, call: Call, sid: str, tone: bytes) -> bytes:
         hello = self.hello()

@@ -60,7 +60,7 @@ class Bucket:
         return int(self._tokens + _ROUNDING)
 
     def take(self, count: int) -> None:
-        """Notes that `count` tones are being written, no more than the allowance."""
+        """Notes that `count` tones are being written; a few more than the allowance are a debt."""
         if self.rate and count:
             self._tokens -= count
             self._unread += count
@@ -79,6 +79,7 @@ class Bucket:
 
     def forget_unread(self) -> None:
         """The connection is gone, and what was unread with it. Tokens come back with time only."""
+        self._refill()  # what lay unread may have been read just before the end
         self._unread = 0
 
     def _refill(self) -> None:

@@ -43,9 +43,9 @@ class Outbox(Protocol):
         """
 
     def late(
-        self, make: Callable[[], bytes | None], size: int, otherwise: Mapping[str, Any]
+        self, make: Callable[[], bytes | None], size: int, tones: int, otherwise: Mapping[str, Any]
     ) -> None:
-        """Sends lines that are made when it is their turn; they count as one tone of `size` bytes.
+        """Sends lines that are made when it is their turn: about `size` bytes, so many `tones`.
 
         When `make` returns None, nothing that follows is sent but the ending, and that is
         `otherwise`.
@@ -64,6 +64,7 @@ class Pace(Protocol):
     total_limit: int
     held: int
     merged: int
+    extra: int
 
     def waiting(self, outbox: TurnOutbox) -> None:
         """The outbox has something to send and is on no list. It may be called again."""
@@ -141,6 +142,7 @@ class Late:
 
     make: Callable[[], bytes | None]
     size: int
+    tones: int
     otherwise: Mapping[str, Any]
 
 
@@ -238,14 +240,14 @@ class TurnOutbox:
             self._pace.waiting(self)
 
     def late(
-        self, make: Callable[[], bytes | None], size: int, otherwise: Mapping[str, Any]
+        self, make: Callable[[], bytes | None], size: int, tones: int, otherwise: Mapping[str, Any]
     ) -> None:
         """See `Outbox.late`."""
         if self._full or self._ended:
             return
         if self._block is not None and self._block.waits:
             self._block = None
-        self._queue.append(Late(make, size, otherwise))
+        self._queue.append(Late(make, size, tones, otherwise))
         self._hold(size)
 
     def discard(self) -> None:
@@ -272,7 +274,11 @@ class TurnOutbox:
             return item
         if type(item) is Late:
             self._release(item.size)
-            return item.make() or self._spoilt(item)
+            lines = item.make()
+            if not lines:
+                return self._spoilt(item)
+            self._pace.extra += item.tones - 1
+            return lines
         assert isinstance(item, Ending)
         line = item.line(self._chars)
         self._pace.ended(Sent(self.sid, item.rid, line))

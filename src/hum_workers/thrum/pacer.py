@@ -57,6 +57,8 @@ class Pacer:
         """Tones taken so far, those that are sent again included."""
         self.merged = 0
         """Texts so far that went in the delta of another."""
+        self.extra = 0
+        """Tones of this `take` beyond one for each item that was taken."""
         self.notify: Callable[[], None] = lambda: None
         """Called when something waits for the first time since the last `take`."""
         self._noted = False
@@ -92,10 +94,12 @@ class Pacer:
             return b""
         limit = self.bucket.allowance()
         lines: list[bytes] = []
-        while len(lines) < limit and (line := self._next()):
+        self.extra = 0
+        while len(lines) + self.extra < limit and (line := self._next()):
             lines.append(line)
-        self.sent += len(lines)
-        self.bucket.take(len(lines))
+        count = len(lines) + self.extra
+        self.sent += count
+        self.bucket.take(count)
         return lines[0] if len(lines) == 1 else b"".join(lines)
 
     def wait(self) -> float | None:
