@@ -106,7 +106,7 @@ async def stream(it: Cell, **script: Any) -> Turn:
 
 async def test_a_cell_is_hatched_fed_and_silenced(short_dir: Path) -> None:
     async with cell(short_dir, spec(short_dir)) as it:
-        assert it.state is CellState.HATCHING
+        assert str(it.state) == "hatching"
         async with asyncio.timeout(WAIT):
             await it.ready()
         assert it.is_ready
