@@ -35,6 +35,7 @@ class Seat(asyncio.Protocol):
         self.last: Tone = {}
         """The ending that came last."""
         self.ended = asyncio.Event()
+        self._late_echoes: list[Tone] | None = None
         self._lines = Lines()
         self._news = asyncio.Event()
         self._writable = asyncio.Event()
@@ -72,6 +73,17 @@ class Seat(asyncio.Protocol):
         """Sends bytes as they are."""
         assert self._transport is not None
         self._transport.write(data)
+
+    async def halves(self, line: bytes) -> None:
+        """Sends a line in two writes; no echo comes between them."""
+        middle = len(line) // 2
+        self._late_echoes = []
+        self.raw(line[:middle])
+        await self.drained()
+        await asyncio.sleep(0)
+        self.raw(line[middle:])
+        self.say(*self._late_echoes)
+        self._late_echoes = None
 
     async def drained(self) -> None:
         """Returns when the socket takes more."""
@@ -111,7 +123,11 @@ class Seat(asyncio.Protocol):
             self.endings[sid] += 1
             self.last = tone
         if self.echoes and "rid" in tone:
-            self.say({"chi": "echo", "rid": tone["rid"], "ok": True})
+            echo = {"chi": "echo", "rid": tone["rid"], "ok": True}
+            if self._late_echoes is None:
+                self.say(echo)
+            else:
+                self._late_echoes.append(echo)
 
 
 def turns(tones: list[Tone]) -> list[list[Tone]]:
