@@ -241,3 +241,20 @@ def _read_until(fd: int, text: bytes) -> str:
     while text not in data:
         data += os.read(fd, 4096)
     return data.decode()
+
+
+async def test_a_prompt_that_waits_too_long_for_an_engine_is_told_so(short_dir: Path) -> None:
+    path = egg(
+        short_dir,
+        bee='raise = "on-prompt"',
+        fake={"hang_at": "load"},
+        extra='[limits]\nwait_timeout = "300ms"\nmax_waiting = 1',
+    )
+    async with served(short_dir, path) as (_, bee, asker):
+        answer = await asker.ask("hi", "echo", timeout=WAIT)
+        assert answer.ending is not None
+        assert (answer.ending["chi"], answer.ending["code"]) == ("error", "no_capacity")
+        assert "([limits] wait_timeout): its cell is not ready" in answer.ending["message"]
+        assert await bee.stop() == 0
+        clean(bee)
+    assert_nothing_left(short_dir)
