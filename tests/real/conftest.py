@@ -65,6 +65,7 @@ path = {json.dumps(str(MODEL))}
 served_name = "smollm2"
 dtype = "bfloat16"
 max_model_len = 2048
+tool_call_parser = "hermes"
 [kv]
 size = "1GiB"
 [batching]
