@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,9 +19,11 @@ import structlog
 from hum_workers import __version__
 from hum_workers.call_id import CallIds
 from hum_workers.conversations import Conversations
+from hum_workers.debts import Debts
 from hum_workers.ending import Finish
 from hum_workers.errors import ErrorCode, TurnError
 from hum_workers.figures import BeeView
+from hum_workers.journal import Journal
 from hum_workers.nest import Nest
 from hum_workers.prompt import is_bare, parse_prompt
 from hum_workers.reply import Reply
@@ -60,6 +63,7 @@ class Bee:
         statefulness: str = "stateless_per_call",
         nests: Sequence[Nest],
         pacer: Pacer,
+        journal: Journal,
         call_ids: CallIds,
         socket: Callable[[], Path],
     ) -> None:
@@ -70,6 +74,7 @@ class Bee:
         self._nests = list(nests)
         self._by_model = {model: nest for nest in self._nests for model in nest.models}
         self._pacer = pacer
+        self._journal = journal
         self._nestler = uuid4().hex
         self._advertised: list[str] = []
         self._conversations = Conversations()
@@ -95,6 +100,7 @@ class Bee:
             begin=self._begin,
             busy=self._conversations.has,
         )
+        self._debts = Debts(journal, pacer, self.models_changed)
 
     async def serve(self, stop: asyncio.Future[str], drain_timeout: float) -> None:
         """Serves until `stop` resolves with a reason, then drains and ends every cell."""
@@ -112,6 +118,7 @@ class Bee:
         finally:
             self.kill()
             self._desk.close()
+            self._debts.close()
             await self._conversations.close()
             thrum.cancel()
             await asyncio.wait({thrum})
@@ -161,7 +168,7 @@ class Bee:
         log.info("worker.stopped", reason=reason)
 
     def _models(self) -> list[str]:
-        if self._stopping:
+        if self._stopping or self._debts.open:
             return []
         return [model for nest in self._nests if nest.advertised for model in nest.models]
 
@@ -193,7 +200,9 @@ class Bee:
         }
 
     def _state(self, connected: bool) -> None:
-        if not connected:
+        if connected:
+            self._debts.connected()
+        else:
             self._desk.lost()
 
     def _line(self) -> ToolLine:
@@ -249,7 +258,8 @@ class Bee:
         refusal = asked if isinstance(asked, TurnError) else None
         if self._stopping and refusal is None:
             refusal = TurnError(ErrorCode.SHUTTING_DOWN, "the bee stops; ask again later")
-        outbox = self._pacer.outbox(sid, lambda: turn.overflow())
+        over = partial(self._journal.end, self._journal.begin(sid))
+        outbox = self._pacer.outbox(sid, lambda: turn.overflow(), over)
         turn = Turn(
             sid,
             None if isinstance(asked, TurnError) else asked,

@@ -11,12 +11,13 @@ from typing import Any
 
 import structlog
 
-from hum_workers import lifecycle, logs, places
+from hum_workers import journal, lifecycle, logs, places
 from hum_workers.assembly import Stops, make_nest, raise_open_files
 from hum_workers.bee import Bee
 from hum_workers.call_id import CallIds
 from hum_workers.egg import bee_settings, log_settings, metrics_settings
 from hum_workers.ephemeral_nest import Spares
+from hum_workers.journal import Journal
 from hum_workers.shown import shown
 from hum_workers.thrum.identity import Identity
 from hum_workers.thrum.pacer import Pacer
@@ -42,17 +43,19 @@ async def serve(worker: Worker, eggs: Sequence[Any], *, found: Path | None = Non
     for warning in (line for egg in eggs for line in egg.warnings):
         log.warning("worker.egg.warning", about=str(warning))
     cells = places.cells_folder(os.environ, os.getuid())
-    identity = Identity.load(worker.hive, settings.name, state_home(os.environ))
+    state = state_home(os.environ)
+    identity = Identity.load(worker.hive, settings.name, state)
+    records = Journal(journal.path(state, worker.hive, _tag(identity.hid)), identity.hid)
     try:
         lifecycle.become_subreaper()
         raise_open_files()
         stops = Stops()
-        bee = _assemble(worker, eggs, settings, identity, cells)
+        bee = _assemble(worker, eggs, settings, identity, cells, records)
         drain = max(egg.lifecycle.drain_timeout for egg in eggs)
         try:
             async with shown(
                 bee,
-                state=state_home(os.environ),
+                state=state,
                 tag=_tag(identity.hid),
                 name=settings.name,
                 listen=metrics_settings(eggs).listen,
@@ -64,11 +67,17 @@ async def serve(worker: Worker, eggs: Sequence[Any], *, found: Path | None = Non
         return stops.forced or 0
     finally:
         places.leave(cells)
+        records.close()
         identity.close()
 
 
 def _assemble(
-    worker: Worker, eggs: Sequence[Any], settings: Any, identity: Identity, cells: Path
+    worker: Worker,
+    eggs: Sequence[Any],
+    settings: Any,
+    identity: Identity,
+    cells: Path,
+    records: Journal,
 ) -> Bee:
     start_slot = asyncio.Semaphore(1)
     ephemeral = settings.propensity == "ephemeral"
@@ -96,6 +105,7 @@ def _assemble(
         pacer=Pacer(
             settings.pace, settings.burst, loop.time, worker.hive, dialect=settings.dialect
         ),
+        journal=records,
         call_ids=CallIds(identity.seed),
         socket=partial(_socket, settings.thrum_socket),
     )

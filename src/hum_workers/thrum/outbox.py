@@ -114,6 +114,8 @@ class Sent:
     sid: str
     rid: str
     line: bytes
+    told: Callable[[], None]
+    """Called when humd has read it, or when it goes no more."""
     again: bool = True
 
 
@@ -155,6 +157,7 @@ class TurnOutbox:
         "_ended",
         "_full",
         "_on_overflow",
+        "_on_told",
         "_pace",
         "_queue",
         "following",
@@ -165,7 +168,13 @@ class TurnOutbox:
         "sid",
     )
 
-    def __init__(self, pace: Pace, sid: str, on_overflow: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        pace: Pace,
+        sid: str,
+        on_overflow: Callable[[], None],
+        on_told: Callable[[], None],
+    ) -> None:
         self.sid = sid
         self.held = 0
         """Bytes of UTF-8 that wait, text and control tones; the ending is not counted."""
@@ -179,6 +188,7 @@ class TurnOutbox:
         """The next turn of its sid."""
         self._pace = pace
         self._on_overflow = on_overflow
+        self._on_told = on_told
         self._queue: list[bytes | Block | Late | Ending] = []
         self._block: Block | None = None
         self._chars = 0
@@ -281,7 +291,7 @@ class TurnOutbox:
             return lines
         assert isinstance(item, Ending)
         line = item.line(self._chars)
-        self._pace.ended(Sent(self.sid, item.rid, line))
+        self._pace.ended(Sent(self.sid, item.rid, line, self._on_told))
         return line
 
     def _spoilt(self, item: Late) -> bytes:

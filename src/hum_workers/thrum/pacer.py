@@ -70,11 +70,17 @@ class Pacer:
         self._unechoed: dict[str, Sent] = {}
         self._last: dict[str, Sent] = {}
 
-    def outbox(self, sid: str, on_overflow: Callable[[], None]) -> Outbox:
+    def outbox(
+        self,
+        sid: str,
+        on_overflow: Callable[[], None],
+        on_told: Callable[[], None] = lambda: None,
+    ) -> Outbox:
         """Returns the outbox of a new turn. `on_overflow` is called at most once, from within
         `tone` or `delta`; from then on the turn's outbox takes nothing but its ending. Every turn
-        must end: what the next one of its sid says is held until then."""
-        outbox = TurnOutbox(self, sid, on_overflow)
+        must end: what the next one of its sid says is held until then. `on_told` is called once,
+        when humd has read the ending or it was sent for the last time."""
+        outbox = TurnOutbox(self, sid, on_overflow, on_told)
         before = self._newest.get(sid)
         if before is not None:
             before.following = outbox
@@ -109,17 +115,25 @@ class Pacer:
     def echoed(self, rid: str) -> None:
         """humd has read the tone with this rid."""
         ending = self._unechoed.pop(rid, None)
-        if ending is not None and self._last.get(ending.sid) is ending:
+        if ending is None:
+            return
+        if self._last.get(ending.sid) is ending:
             del self._last[ending.sid]
+        ending.told()
 
     def lost(self) -> None:
         """The connection went: what is urgent is stale, and unechoed endings go once more, ahead
         of all turns. The bucket starts as full as time has made it."""
         self.bucket.forget_unread()
         self._urgent.clear()
-        self._again.extend(ending for ending in self._unechoed.values() if ending.again)
+        written = list(self._unechoed.values())
         self._unechoed.clear()
         self._last.clear()
+        for ending in written:
+            if ending.again:
+                self._again.append(ending)
+            else:
+                ending.told()
 
     @property
     def idle(self) -> bool:
