@@ -20,7 +20,7 @@ from typing import Any
 
 import structlog
 
-from hum_workers import lifecycle
+from hum_workers import cell_folder, lifecycle
 from hum_workers.blame import Diagnose
 from hum_workers.emerged import Emerged, verdict
 from hum_workers.errors import ErrorCode, StartFailed
@@ -286,6 +286,9 @@ class Cell:
         self._link.abort()
         left = await lifecycle.end_orphans(self._child.pid)
         self._child.close()
+        if self._gone is None and not left:
+            # Such a tender could tidy up no more.
+            await asyncio.to_thread(cell_folder.clean, self.spec)
         emerged = verdict(
             self._gone,
             tender_status=status,

@@ -1,4 +1,4 @@
-"""Hatching: from an empty private folder to an engine that has answered a prompt.
+"""Hatching: from an engine that was just spawned to one that has answered a prompt.
 
 Lives in the tender. Every wait ends with the engine's death or after `start_timeout` seconds
 without a sign of progress: a new line of output, a stage, an answer.
@@ -7,18 +7,13 @@ without a sign of progress: a new line of output, a stage, an answer.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import shutil
-import stat
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from hum_workers import shm
 from hum_workers.errors import StartFailed
 from hum_workers.frames import Cause, Mmm
 from hum_workers.spec import CellSpec
@@ -31,44 +26,6 @@ DETAIL = 100
 LINES_REMEMBERED = 64
 """Last lines of output that are no progress when they come again: a stuck vLLM repeats itself."""
 _CLOCK = re.compile(r"\d\d-\d\d \d\d:\d\d:\d\d|\d\d:\d\d:\d\d")
-
-
-def prepare(spec: CellSpec) -> None:
-    """Makes the private folder anew, mode 0700, with the spec's files in it, mode 0600.
-
-    Raises:
-        StartFailed: the folder can't be made, or it belongs to somebody else.
-    """
-    private = Path(spec.private)
-    try:
-        if private.is_symlink():
-            raise StartFailed(f"{private}: is a symbolic link; remove it")
-        if private.exists():
-            owner = private.stat().st_uid
-            if owner != os.getuid():
-                raise StartFailed(f"{private}: belongs to user {owner}, not to us; remove it")
-            shm.sweep_recorded(private)
-            shutil.rmtree(private)
-        private.mkdir(parents=True, mode=0o700)
-        private.chmod(0o700)
-        (private / "tmp").mkdir(mode=0o700)
-        for name, text in spec.files.items():
-            _write(private / name, text)
-    except OSError as error:
-        raise StartFailed(f"{private}: can't be made ready: {error.strerror or error}") from error
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    fd = os.open(path, flags, stat.S_IRUSR | stat.S_IWUSR)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        file.write(text)
-
-
-def clean(spec: CellSpec) -> None:
-    """Removes the private folder after the engine's death; what can't be removed stays."""
-    shutil.rmtree(spec.private, ignore_errors=True)
 
 
 class Hatching:

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from hum_workers import confine, lifecycle, shm
+from hum_workers.cell_folder import clean, prepare
 from hum_workers.errors import FrameError, HumError, StartFailed
 from hum_workers.frames import Cause, Frame, Mmm
-from hum_workers.hatch import Hatching, clean, prepare
+from hum_workers.hatch import Hatching
 from hum_workers.link import FrameLink
 from hum_workers.relay import Relay, died
 from hum_workers.spec import CellSpec

@@ -4,7 +4,7 @@ Keys (all optional):
   ready_after      seconds a start takes in all, with progress lines (0)
   hang_at          stage at which the start stops for ever
   chatter          line printed all the time at that stage, {n} in it counts
-  exit_at          {"stage", "code", "line"}: leaves there, `line` on stderr
+  exit_at          {"stage", "code", "line", "after"}: leaves there, `line` on stderr, after seconds
   failure          name of a failure of the real one (FAILURES), at its stage
   children         EngineCore and workers: that many more processes (0); they outlive a SIGKILL
   double_fork      true: one more that has left the session and ignores every polite signal
@@ -19,6 +19,7 @@ Keys (all optional):
   media            kinds of media that the model takes, ["image", "audio", "video"] ([]); the answer
                    to a prompt with some says how many of each came
   keep_alive       seconds a free connection is kept (5)
+  alive            path of a Unix socket: each process connects to it for as long as it lives
 Stages, in order: start, config, engine, load, kv, listen, ready. hang_at may also name a route that
 never answers: health, models, chat, metrics.
 """
@@ -28,6 +29,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -42,12 +44,17 @@ _KEPT = 600.0
 """Seconds after which a child leaves by itself, so that nothing stays for good."""
 
 _CHILD = """
-import os, signal, subprocess, sys, time
+import os, signal, socket, subprocess, sys, time
 name, below, text, parent = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+alive = sys.argv[5]
 open('/proc/self/comm', 'w').write(name)
+if alive:
+    link = socket.socket(socket.AF_UNIX)
+    link.connect(alive)
+    link.sendall(name.encode() + b'\\n')
 for n in range(below):
     subprocess.Popen([sys.executable, '-I', '-S', '-c', text, 'VLLM::Worker', '0', text,
-                      str(os.getpid())], stdin=subprocess.DEVNULL)
+                      str(os.getpid()), alive], stdin=subprocess.DEVNULL)
 end = time.monotonic() + 600
 # A worker has a death pipe to its EngineCore; EngineCore outlives its API server.
 while time.monotonic() < end and (below or name != 'VLLM::Worker' or os.getppid() == parent):
@@ -64,6 +71,7 @@ class Faults:
         self.hang_at: str = wishes.get("hang_at", "")
         self.ready_after = float(wishes.get("ready_after", 0))
         self.children: list[subprocess.Popen[bytes]] = []
+        self._alive = _live(wishes.get("alive", ""), "main")
 
     @classmethod
     def from_environment(cls) -> Faults:
@@ -76,6 +84,7 @@ class Faults:
             self._hang()
         leave = self.wishes.get("exit_at") or {}
         if leave.get("stage") == name:
+            time.sleep(leave.get("after", 0))
             self.leave(int(leave.get("code", 1)), leave.get("line", ""))
         failure = FAILURES.get(self.wishes.get("failure", ""))
         if failure is not None and failure[0] == name:
@@ -118,10 +127,10 @@ class Faults:
         count = int(self.wishes.get("children", 0))
         if count:
             argv = [sys.executable, "-I", "-S", "-c", _CHILD]
-            argv += ["VLLM::EngineCor", str(count - 1), _CHILD, "0"]
+            argv += ["VLLM::EngineCor", str(count - 1), _CHILD, "0", self.wishes.get("alive", "")]
             self.children.append(subprocess.Popen(argv, stdin=subprocess.DEVNULL))
         if self.wishes.get("double_fork"):
-            _double_fork()
+            _double_fork(self.wishes.get("alive", ""))
         _flood(int(self.wishes.get("flood", 0)))
         if self.wishes.get("long_line"):
             sys.stdout.write("x" * int(self.wishes["long_line"]) + "\n")
@@ -155,7 +164,17 @@ def _children(pid: int) -> list[int]:
         return []
 
 
-def _double_fork() -> None:
+def _live(path: str, role: str) -> socket.socket | None:
+    """Shows on a socket that this process lives: its end is the end of the connection."""
+    if not path:
+        return None
+    link = socket.socket(socket.AF_UNIX)
+    link.connect(path)
+    link.sendall(role.encode() + b"\n")
+    return link
+
+
+def _double_fork(alive: str) -> None:
     first = os.fork()
     if first:
         os.waitpid(first, 0)
@@ -168,6 +187,7 @@ def _double_fork() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     Path("/proc/self/comm").write_text("elsewhere")
+    link = _live(alive, "elsewhere")  # noqa: F841 - held, not used
     time.sleep(_KEPT)
     os._exit(0)
 
