@@ -44,8 +44,8 @@ async def test_a_start_without_progress_fails_and_names_the_stage(
 ) -> None:
     reason = await failed(short_dir, wishes)
     assert reason == (
-        f"no progress for {PATIENCE:g} s at stage '{stage}'; raise [lifecycle] start_timeout if it needs "
-        "longer"
+        f"no progress for {PATIENCE:g} s at stage '{stage}'; raise [lifecycle] start_timeout if it "
+        "needs longer"
     )
     assert not (short_dir / "cell").exists()
 

@@ -182,6 +182,8 @@ class Tender:
         swept: list[str] = []
         if self._tree is not None:
             tree = self._tree
+            if self._watch is not None:
+                self._watch.look_at_memory()
             tree.kill()
             left = [
                 {"pid": m.pid, "name": m.name, "state": m.state}

@@ -22,8 +22,9 @@ from hum_workers.spec import CellSpec
 
 WORK_INTERVAL = 1.0
 """Seconds between two words on how much was generated, two roll calls and two looks at a limit."""
-SHM_INTERVAL = 30.0
-"""Seconds between two looks at the shared memory of a running engine; one costs a few ms."""
+SHM_STARTING, SHM_INTERVAL = 2.0, 30.0
+"""Seconds between two looks at an engine's shared memory, which cost a few ms: until it is ready,
+and afterwards."""
 AFTER_MAIN = 0.05
 """Seconds in which the end of the main process must be heard if that of another is its doing."""
 
@@ -53,7 +54,7 @@ class Watch:
         self._roll = Roll(spec.needed, self._fell)
         self._memory_held = spec.memory is not None and tree.memory_watched
         self._host_ooms = self._ooms_before = host_oom_kills()
-        self._shm_due = 0.0
+        self._shm_due, self._shm_interval = 0.0, SHM_STARTING
 
     def condemn(self, cause: Cause, reason: str) -> None:
         """Says that the engine must end; the first word counts."""
@@ -66,6 +67,7 @@ class Watch:
 
     def ready(self) -> None:
         """Looks anew once the engine is ready: now all its processes are there."""
+        self._shm_interval = SHM_INTERVAL
         self._roll.call(self._tree.live())
         self.look_at_memory()
         self.look()
@@ -86,7 +88,7 @@ class Watch:
 
     def look_at_memory(self) -> None:
         """Notes the shared memory that is to be swept after a kill."""
-        self._shm_due = self._loop.time() + SHM_INTERVAL
+        self._shm_due = self._loop.time() + self._shm_interval
         found = shm.mapped([member.pid for member in self._tree.live()])
         if not found.items() <= self.segments.items():
             self.segments |= found
