@@ -29,6 +29,8 @@ WAIT = 60.0
 LATE = 0.2
 """Seconds in which a member may still show up that was started before the death of the others."""
 START = 300.0
+SETTLED = 0.5
+"""Seconds after which the tender knows the members of an engine that loads."""
 TITLES = {"EngineCore": "VLLM::EngineCor", "worker": "VLLM::Worker"}
 
 
@@ -146,6 +148,8 @@ async def _hit(
     loop = asyncio.get_running_loop()
     tree = below(bee.pid)
     tree += [stat for life in (alive.lives if alive else ()) if (stat := proc.read_stat(life.pid))]
+    if case.moment == "loading" and case.act != "itself":
+        await asyncio.sleep(SETTLED)
     held = shm.mapped([stat.pid for stat in tree]) if alive is None else {}
     began = loop.time()
     ended: list[float] = []

@@ -22,6 +22,8 @@ from hum_workers.spec import CellSpec
 
 WORK_INTERVAL = 1.0
 """Seconds between two words on how much was generated, two roll calls and two looks at a limit."""
+ROLL_STARTING = 0.25
+"""Seconds between two roll calls while processes come up and take their titles."""
 SHM_STARTING, SHM_INTERVAL = 2.0, 30.0
 """Seconds between two looks at an engine's shared memory, which cost a few ms: until it is ready,
 and afterwards."""
@@ -54,7 +56,8 @@ class Watch:
         self._roll = Roll(spec.needed, self._fell)
         self._memory_held = spec.memory is not None and tree.memory_watched
         self._host_ooms = self._ooms_before = host_oom_kills()
-        self._shm_due, self._shm_interval = 0.0, SHM_STARTING
+        self._shm_due = 0.0
+        self._is_ready = False
 
     def condemn(self, cause: Cause, reason: str) -> None:
         """Says that the engine must end; the first word counts."""
@@ -67,7 +70,7 @@ class Watch:
 
     def ready(self) -> None:
         """Looks anew once the engine is ready: now all its processes are there."""
-        self._shm_interval = SHM_INTERVAL
+        self._is_ready = True
         self._roll.call(self._tree.live())
         self.look_at_memory()
         self.look()
@@ -88,7 +91,7 @@ class Watch:
 
     def look_at_memory(self) -> None:
         """Notes the shared memory that is to be swept after a kill."""
-        self._shm_due = self._loop.time() + self._shm_interval
+        self._shm_due = self._loop.time() + (SHM_INTERVAL if self._is_ready else SHM_STARTING)
         found = shm.mapped([member.pid for member in self._tree.live()])
         if not found.items() <= self.segments.items():
             self.segments |= found
@@ -96,11 +99,15 @@ class Watch:
 
     async def run(self) -> None:
         """Sends vitals and how much was generated, and looks at everything, for ever."""
-        progress = self._loop.create_task(self._progress(), name="progress")
+        others = [
+            self._loop.create_task(self._progress(), name="progress"),
+            self._loop.create_task(self._call_roll(), name="roll"),
+        ]
         try:
             await self._sample()
         finally:
-            progress.cancel()
+            for other in others:
+                other.cancel()
 
     async def _sample(self) -> None:
         interval = self._spec.sample_interval
@@ -119,11 +126,15 @@ class Watch:
             if self._memory_held or now >= due:
                 due = now + interval - pause / 2
                 self.look(say=taken)
-            self._roll.call(self._tree.live())
             if now >= self._shm_due:
                 self.look_at_memory()
             self._ooms_before, self._host_ooms = self._host_ooms, host_oom_kills()
             await asyncio.sleep(pause)
+
+    async def _call_roll(self) -> None:
+        while True:
+            self._roll.call(self._tree.live())
+            await asyncio.sleep(ROLL_STARTING if not self._is_ready else WORK_INTERVAL)
 
     async def _progress(self) -> None:
         """Ends an engine that does not get on with the turns it has."""
