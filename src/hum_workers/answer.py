@@ -192,7 +192,8 @@ class Answer:
         """Asks the engine once, as soon as there is a slot."""
         lease = self._lease
         if lease is None:
-            waiting = self._nest.lease(self._reply.pulse, ahead=self._asked > 0)
+            reply, again = self._reply, self._asked > 0
+            waiting = self._nest.lease(reply.pulse, sid=reply.sid, ahead=again)
             lease = self._lease = await self._halt.wait(waiting)
         wait.cancel()
         if self._halt.ending is not None:

@@ -17,6 +17,7 @@ from hum_workers.media import MediaRules
 from hum_workers.nest import Nest
 from hum_workers.nest_plan import NestLimits, NestPlan, Raiser
 from hum_workers.parking import ParkingLimits
+from hum_workers.room import Room
 from hum_workers.thrum.paths import state_home
 from hum_workers.tools import ToolRules
 from hum_workers.worker import Worker
@@ -35,13 +36,16 @@ def make_nest(
     start_slot: asyncio.Semaphore,
     on_change: Callable[[], None],
     on_prompt: bool,
+    room: Room | None = None,
     spares: Spares | None = None,
+    pulse: Callable[[str, str, str, int], None] = lambda sid, kind, cell_id, pid: None,
 ) -> Nest:
     """Returns the nest of one egg; nothing starts yet.
 
     Args:
         tag: what tells this bee from others.
         log_tag: the same in the name of the engine's log, where that is to be written over.
+        room: where the eggs of a bee share its cells.
         spares: of an ephemeral bee, the cells that its eggs share; None: one cell that lasts.
     """
 
@@ -62,6 +66,7 @@ def make_nest(
             max_waiting=egg.limits.max_waiting,
             max_waiting_per_sid=egg.limits.max_waiting_per_sid,
             stop_grace=egg.lifecycle.stop_grace,
+            idle_timeout=egg.lifecycle.idle_timeout,
         ),
         media=media_rules(egg),
         tools=ToolRules(
@@ -77,9 +82,10 @@ def make_nest(
         default_max_tokens=worker.default_max_tokens(egg),
         start_slot=start_slot,
         on_change=on_change,
+        pulse=pulse,
     )
     if spares is None:
-        return LastingNest(plan, raiser(0))
+        return LastingNest(plan, raiser(0), room=room)
     return EphemeralNest(plan, raiser, spares=spares)
 
 

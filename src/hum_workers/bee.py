@@ -30,7 +30,7 @@ from hum_workers.reply import Reply
 from hum_workers.talk import Talk
 from hum_workers.thrum.connection import Thrum
 from hum_workers.thrum.pacer import Pacer
-from hum_workers.thrum.tones import THRUM_VERSION
+from hum_workers.thrum.tones import THRUM_VERSION, encode
 from hum_workers.tool_desk import ToolDesk
 from hum_workers.tool_line import ToolLine
 from hum_workers.turn import Asked, Turn
@@ -129,6 +129,12 @@ class Bee:
         models = self._models()
         if models != self._advertised:
             self._thrum.rehello()
+
+    def pulse(self, sid: str, kind: str, cell_id: str, pid: int) -> None:
+        """Tells a conversation that has no turn now of an event in the life of its cell."""
+        if self._thrum.connected:
+            tone = {"chi": "pulse", "sid": sid, "kind": kind, "cellId": cell_id, "pid": pid}
+            self._pacer.urgent(encode(tone))
 
     def view(self) -> BeeView:
         """Returns what the bee is now, for who wants to show it."""
@@ -258,7 +264,7 @@ class Bee:
         refusal = asked if isinstance(asked, TurnError) else None
         if self._stopping and refusal is None:
             refusal = TurnError(ErrorCode.SHUTTING_DOWN, "the bee stops; ask again later")
-        over = partial(self._journal.end, self._journal.begin(sid))
+        over = partial(self._over, self._journal.begin(sid), nest)
         outbox = self._pacer.outbox(sid, lambda: turn.overflow(), over)
         turn = Turn(
             sid,
@@ -272,6 +278,11 @@ class Bee:
             turn.refuse(refusal)
             return
         self._conversations.add(turn, max_waiting=nest.limits.max_waiting_per_sid)
+
+    def _over(self, number: int, nest: Nest) -> None:
+        """humd has read the ending of a turn."""
+        self._journal.end(number)
+        nest.quiet()
 
     def _nest_for(self, model: str) -> Nest:
         """Returns the nest that serves `model`; without a model, the first."""

@@ -150,13 +150,23 @@ def _between(nest: Sequence[tuple[Document, Egg]]) -> Iterator[Mistake]:
     yield from _same_model(nest)
     for table in SHARED:
         yield from _unequal(nest, table)
+    yield from _too_few_cells(nest)
+
+
+def _too_few_cells(nest: Sequence[tuple[Document, Egg]]) -> Iterator[Mistake]:
+    """Yields what keeps eggs from sharing fewer cells than they are."""
+    bee = bee_settings([egg for _, egg in nest])
+    if bee.propensity == "ephemeral":
+        reason = "an ephemeral bee has a cell for each egg at least"
+    elif bee.raise_ == "on-start":
+        reason = 'eggs can take turns with bee.raise = "on-prompt" alone; set that'
+    else:
+        return
     for document, egg in nest:
         limit = egg.bee.max_procs
         if limit is not None and limit < len(nest):
-            message = (
-                f"{limit} is below the number of eggs, {len(nest)}: taking turns {LATER}, "
-                f"or set it to {len(nest)} or more"
-            )
+            message = f"{limit} is below the number of eggs, {len(nest)}: {reason}"
+            message += f", or set it to {len(nest)} or more"
             yield document.mistake(("bee", "max_procs"), message)
 
 

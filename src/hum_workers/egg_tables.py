@@ -193,6 +193,9 @@ class Lifecycle(Table):
     stall_timeout: Grace = seconds(
         "120s", "Time without progress, with turns in flight, after which the engine is ended."
     )
+    idle_timeout: Duration | None = Field(
+        default=None, description="Time without a turn after which the engine is ended, if set."
+    )
 
 
 class Metrics(Table):
@@ -219,7 +222,6 @@ class Egg(Table):
     """What every worker's egg has. A worker adds its tables, cross-checks and advertised ids."""
 
     LATER: ClassVar[dict[str, frozenset[str]]] = {
-        "lifecycle": frozenset({"idle_timeout"}),
         "forager": frozenset({"listen"}),
     }
     """Tables and keys of capabilities to come: refused by name."""
@@ -286,6 +288,11 @@ class Egg(Table):
                 f"an asker that pauses for {ASKER_PAUSE:g} s loses text: burst + pace × "
                 f"{ASKER_PAUSE:g} s is {bee.burst + bee.pace * ASKER_PAUSE:.0f} tones and humd "
                 f"holds {HUMD_QUEUE}; lower one of them",
+            )
+        if self.lifecycle.idle_timeout is not None and bee.propensity == "ephemeral":
+            yield Flaw(
+                ("lifecycle", "idle_timeout"),
+                'does nothing with bee.propensity "ephemeral": a cell ends with its turn',
             )
         listen = self.metrics.listen
         if listen is not None and not is_loopback(split_listen(listen)[0]):

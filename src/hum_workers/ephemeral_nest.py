@@ -90,6 +90,9 @@ class EphemeralNest(Nest):
         """Begins to raise the first cell, unless the egg waits for its first prompt."""
         self._pump()
 
+    def quiet(self) -> None:
+        """Nothing follows: a cell goes with its turn."""
+
     def why_waiting(self) -> str:
         """Returns in a few words what a waiting turn waits for."""
         cells = sum(lane.task is not None for lane in self._lanes)

@@ -35,11 +35,12 @@ Hear = Callable[[str, str, int], None]
 
 
 class Lease:
-    """One slot of a ready cell; `release` gives it back, once."""
+    """One slot of a ready cell; `release` gives it back, once. `sid` is who has it, if known."""
 
-    def __init__(self, nest: Nest, cell: Cell, hear: Hear) -> None:
+    def __init__(self, nest: Nest, cell: Cell, hear: Hear, sid: str = "") -> None:
         self.cell = cell
         self.hear = hear
+        self.sid = sid
         self._nest = nest
         self._held = True
 
@@ -74,7 +75,7 @@ class Nest(ABC):
         """Turns that wait for a forager's tool and hold no slot."""
         self._ahead: set[asyncio.Future[Lease]] = set()
         self._queue: deque[asyncio.Future[Lease]] = deque()
-        self._hearers: dict[asyncio.Future[Lease], Hear] = {}
+        self._hearers: dict[asyncio.Future[Lease], tuple[Hear, str]] = {}
         self._leases: set[Lease] = set()
         self._raised = 0
         self._failures = 0
@@ -143,7 +144,11 @@ class Nest(ABC):
         return self._no_room(waiting - 1) if waiting > self.limits.max_waiting else None
 
     def lease(
-        self, hear: Hear = lambda kind, cell_id, pid: None, *, ahead: bool = False
+        self,
+        hear: Hear = lambda kind, cell_id, pid: None,
+        *,
+        sid: str = "",
+        ahead: bool = False,
     ) -> asyncio.Future[Lease]:
         """Returns a future of a slot, first come, first served; cancel it to stop waiting.
 
@@ -160,10 +165,14 @@ class Nest(ABC):
             self._ahead.add(future)
         else:
             self._queue.append(future)
-        self._hearers[future] = hear
+        self._hearers[future] = hear, sid
         future.add_done_callback(self._left)
         self._pump()
         return future
+
+    @abstractmethod
+    def quiet(self) -> None:
+        """Hears that a turn of this egg has ended, or that humd has read its ending."""
 
     def drain(self) -> None:
         """Raises no cell again after a death: turns that run go on, those that wait give up then.
@@ -247,7 +256,7 @@ class Nest(ABC):
             future = self._queue.popleft()
             self._ahead.discard(future)
             if not future.done():
-                lease = Lease(self, cell, self._hearers.pop(future))
+                lease = Lease(self, cell, *self._hearers.pop(future))
                 self._leases.add(lease)
                 future.set_result(lease)
                 return True
@@ -271,7 +280,7 @@ class Nest(ABC):
         hears = [lease.hear for lease in self._leases if lease.cell is cell]
         if waiting:
             room = 1 if self.keeps_slot else self.limits.slots
-            hears += [self._hearers[future] for future in islice(self._queue, room)]
+            hears += [self._hearers[future][0] for future in islice(self._queue, room)]
         for hear in hears:
             hear(kind, cell.cell_id, cell.mark or 0)
 

@@ -26,6 +26,8 @@ class NestLimits:
     max_waiting: int
     max_waiting_per_sid: int
     stop_grace: float
+    idle_timeout: float | None = None
+    """Seconds without a turn after which the cell goes; None: it stays."""
 
 
 class Raiser(Protocol):
@@ -65,4 +67,6 @@ class NestPlan:
     default_max_tokens: int | None
     start_slot: asyncio.Semaphore
     on_change: Callable[[], None]
+    pulse: Callable[[str, str, str, int], None] = lambda sid, kind, cell_id, pid: None
+    """Tells a conversation without a turn of an event: sid, kind (thrum, section 6), cell, pid."""
     pauses: Callable[[], Iterator[float]] = backoff

@@ -18,6 +18,7 @@ from hum_workers.call_id import CallIds
 from hum_workers.egg import bee_settings, log_settings, metrics_settings
 from hum_workers.ephemeral_nest import Spares
 from hum_workers.journal import Journal
+from hum_workers.room import Room
 from hum_workers.shown import shown
 from hum_workers.thrum.identity import Identity
 from hum_workers.thrum.pacer import Pacer
@@ -81,7 +82,9 @@ def _assemble(
 ) -> Bee:
     start_slot = asyncio.Semaphore(1)
     ephemeral = settings.propensity == "ephemeral"
-    spares = Spares((settings.max_procs or len(eggs)) - len(eggs)) if ephemeral else None
+    places = settings.max_procs or len(eggs)
+    spares = Spares(places - len(eggs)) if ephemeral else None
+    room = Room(places)
     loop = asyncio.get_running_loop()
     nests = [
         make_nest(
@@ -92,7 +95,9 @@ def _assemble(
             start_slot=start_slot,
             on_change=lambda: bee.models_changed(),
             on_prompt=settings.raise_ == "on-prompt",
+            room=room,
             spares=spares,
+            pulse=lambda *event: bee.pulse(*event),
         )
         for egg in eggs
     ]

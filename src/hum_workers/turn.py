@@ -8,6 +8,8 @@ exceptions into tones.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any
 
 import structlog
 
@@ -49,7 +51,7 @@ class Turn:
         self._halt = Halt()
         self._waits_for_lease = False
         self._figures = nest.figures.turn()
-        reply.on_end = self._figures.ended
+        reply.on_end = self._ended
 
     def stop(self, ending: Ending) -> None:
         """Ends the turn as `ending` says, in the engine too; the first call wins."""
@@ -90,6 +92,10 @@ class Turn:
             if isinstance(self._asked, asyncio.Future):
                 self._asked.cancel()
         self._say(ending)
+
+    def _ended(self, ending: str, usage: Mapping[str, Any] | None) -> None:
+        self._figures.ended(ending, usage)
+        self._nest.quiet()
 
     def _say(self, ending: Ending) -> None:
         if isinstance(ending, TurnError):
