@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -28,6 +28,11 @@ class Record:
 
     def end(self, tone: Mapping[str, Any]) -> None:
         self.endings.append(tone)
+
+    def late(
+        self, make: Callable[[], bytes | None], size: int, tones: int, otherwise: Mapping[str, Any]
+    ) -> None:
+        self.tones.append({"late": make(), "size": size, "tones": tones, "otherwise": otherwise})
 
     def discard(self) -> None:
         self.tones.clear()
@@ -68,6 +73,46 @@ def test_session_ready_is_sent_once_a_turn(reply: Reply, record: Record) -> None
     reply.announce("echo-1", "echo")
     reply.announce("echo-2", "echo")
     assert [tone["nestId"] for tone in record.tones] == ["echo-1"]
+
+
+def test_session_ready_lists_the_tools_that_are_offered(reply: Reply, record: Record) -> None:
+    reply.announce("echo-1", "echo", ["a", "b"])
+    assert record.tones[0]["tools"] == [{"name": "a"}, {"name": "b"}]
+
+
+def test_a_call_stands_behind_its_text_and_blocks_are_counted_on(
+    reply: Reply, record: Record
+) -> None:
+    lost = TurnError(ErrorCode.HUMD_LOST, "gone", usage={"input": 1, "output": 2, "cached": 0})
+    reply.write(Mmm.TEXT, "look")
+    reply.stop_block()
+    reply.call(lambda: b"call", 4, 1, lost)
+    reply.tool({"chi": "chunk", "sid": "s1", "chunkType": "tool_executed"})
+    reply.stop_block()
+    assert reply.blocks == 1
+    reply.write(Mmm.TEXT, "so")
+    assert reply.blocks == 2
+    kinds = [tone.get("chunkType", "late") for tone in record.tones]
+    assert kinds == [
+        "text_start",
+        "text_delta",
+        "content_block_stop",
+        "late",
+        "tool_executed",
+        "text_start",
+        "text_delta",
+    ]
+    assert record.tones[3]["otherwise"] == {
+        "chi": "error",
+        "sid": "s1",
+        "code": "humd_lost",
+        "subtype": "humd_lost",
+        "message": "gone",
+        "usage": {"input_tokens": 1, "output_tokens": 2},
+    }
+    reply.finish("stop", None)
+    reply.tool({"chi": "chunk", "sid": "s1", "chunkType": "tool_executed"})
+    assert record.tones[-1]["chunkType"] == "content_block_stop", "nothing after the ending"
 
 
 def test_only_the_first_ending_counts(reply: Reply, record: Record) -> None:
