@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hum_workers import __version__
 from hum_workers.errors import EngineError, UsageError
@@ -38,6 +38,9 @@ def run(worker: Worker, argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     if words[:1] == ["status"]:
         return _status(worker, words[1:])
+    if os.getpid() == 1:
+        # The kernel gives pid 1 no default action: a stop before the loop runs would be lost.
+        signal.signal(signal.SIGTERM, _leave)
     parser = _parser(worker)
     args = parser.parse_args(words)
     _refuse_strays(parser, args)
@@ -56,6 +59,10 @@ def run(worker: Worker, argv: Sequence[str] | None = None) -> int:
         return Exit.TURN_FAILED
     except KeyboardInterrupt:
         return 128 + signal.SIGINT  # before there was anything to stop
+
+
+def _leave(number: int, frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def _status(worker: Worker, words: Sequence[str]) -> int:

@@ -17,6 +17,7 @@ from hum_workers.bee import Bee
 from hum_workers.call_id import CallIds
 from hum_workers.egg import bee_settings, log_settings, metrics_settings
 from hum_workers.ephemeral_nest import Spares
+from hum_workers.hosted import hosted
 from hum_workers.journal import Journal
 from hum_workers.room import Room
 from hum_workers.shown import shown
@@ -54,13 +55,14 @@ async def serve(worker: Worker, eggs: Sequence[Any], *, found: Path | None = Non
         bee = _assemble(worker, eggs, settings, identity, cells, records)
         drain = max(egg.lifecycle.drain_timeout for egg in eggs)
         try:
-            async with shown(
+            page = shown(
                 bee,
                 state=state,
                 tag=_tag(identity.hid),
                 name=settings.name,
                 listen=metrics_settings(eggs).listen,
-            ):
+            )
+            async with page, hosted(bee.view, stops.asked):
                 await bee.serve(stops.asked, drain)
         except asyncio.CancelledError:
             if stops.forced is None:
