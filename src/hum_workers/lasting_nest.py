@@ -113,6 +113,8 @@ class LastingNest(Nest):
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         await super().stop(grace, reason)
+        self._room.give_up(self)
+        self._room.leave(self)
 
     def _keepers(self) -> list[asyncio.Task[None]]:
         return [] if self._keeper is None else [self._keeper]
@@ -120,7 +122,8 @@ class LastingNest(Nest):
     def _keep(self) -> None:
         free = self._keeper is None or self._keeper.done()
         if free and not self._over:
-            self._keeper = self._loop.create_task(self._keep_alive(), name=f"nest-{self.name}")
+            place = self._room.enter(self)
+            self._keeper = self._loop.create_task(self._keep_alive(place), name=f"nest-{self.name}")
 
     @property
     def _over(self) -> bool:
@@ -131,9 +134,9 @@ class LastingNest(Nest):
         self._go = self._loop.create_future()
         self._served.clear()
 
-    async def _keep_alive(self) -> None:
+    async def _keep_alive(self, place: asyncio.Future[bool]) -> None:
         """Raises cell after cell, until one fails for good or no turn needs another."""
-        while await self._room.enter(self):
+        while await place:
             try:
                 pause = await self._one_life()
             finally:
@@ -144,6 +147,7 @@ class LastingNest(Nest):
                 await self._rest(pause)
             if self._over:
                 break
+            place = self._room.enter(self)
         if self._draining:
             self._refuse_all(self._stops())
 

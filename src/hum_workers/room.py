@@ -49,25 +49,19 @@ class Room:
         """Holders that were asked to make room."""
         self._line: dict[Tenant, asyncio.Future[bool]] = {}
 
-    async def enter(self, tenant: Tenant) -> bool:
-        """Returns True with a place; False when no turn waits for its cell any more."""
+    def enter(self, tenant: Tenant) -> asyncio.Future[bool]:
+        """Returns a future: True with a place, False when no turn waits for its cell any more."""
+        place: asyncio.Future[bool] = self._loop.create_future()
         if len(self._holders) < self.places and not self._line:
             self._holders[tenant.name] = tenant
-            return True
-        place: asyncio.Future[bool] = self._loop.create_future()
-        self._line[tenant] = place
-        try:
+            place.set_result(True)
+        else:
+            self._line[tenant] = place
             self.stir()
-            return await place
-        except asyncio.CancelledError:
-            if place.done() and not place.cancelled() and place.result():
-                self.leave(tenant)
-            raise
-        finally:
-            self._line.pop(tenant, None)
+        return place
 
     def leave(self, tenant: Tenant) -> None:
-        """Gives the place back; the tenant's cell is dead."""
+        """Gives the place back, if it has one; its cell is dead."""
         if self._holders.get(tenant.name) is tenant:
             del self._holders[tenant.name]
             self._going.discard(tenant.name)
