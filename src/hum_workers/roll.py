@@ -63,6 +63,8 @@ class Roll:
         self._loop = asyncio.get_running_loop()
         self._fds: dict[tuple[int, int], int] = {}
         self._titles: dict[tuple[int, int], str] = {}
+        self._sure: set[tuple[int, int]] = set()
+        """Members that were needed by their own title, not only by a word in their command line."""
 
     @property
     def needed(self) -> list[int]:
@@ -76,10 +78,8 @@ class Roll:
         for member in members:
             if member.identity not in self._fds:
                 self._enlist(member)
-            if member.identity in self._fds and member.identity not in self._titles:
-                title = self._match(member)
-                if title:
-                    self._titles[member.identity] = title
+            if member.identity in self._fds and member.identity not in self._sure:
+                self._match(member)
 
     def close(self) -> None:
         """Watches nobody any more."""
@@ -88,6 +88,7 @@ class Roll:
             os.close(fd)
         self._fds.clear()
         self._titles.clear()
+        self._sure.clear()
 
     def _enlist(self, member: Stat) -> None:
         try:
@@ -101,20 +102,25 @@ class Roll:
         self._fds[member.identity] = fd
         self._loop.add_reader(fd, self._ended, member.identity)
 
-    def _match(self, member: Stat) -> str:
-        """Returns the title of a member that is needed, else nothing."""
+    def _match(self, member: Stat) -> None:
+        """Notes the title of a member that is needed."""
         line = proc.read_bytes(f"/proc/{member.pid}/cmdline") or b""
-        found = [text for text in self._needed if text in member.name.encode() or text in line]
-        if not found:
-            return ""
-        first = line.partition(b"\0")[0].strip()
-        titles = [text for text in (first, member.name.encode()) if found[0] in text]
-        return (titles or found)[0].decode("utf-8", "replace")[:TITLE]
+        own = (line.partition(b"\0")[0].strip(), member.name.encode())
+        for text in self._needed:
+            titles = [title for title in own if text in title]
+            if titles:
+                self._sure.add(member.identity)
+            if titles or text in line:
+                title = (titles or [text])[0].decode("utf-8", "replace")[:TITLE]
+                self._titles[member.identity] = title
+            if titles:
+                return
 
     def _ended(self, identity: tuple[int, int]) -> None:
         fd = self._fds.pop(identity)
         self._loop.remove_reader(fd)
         title = self._titles.pop(identity, "")
+        self._sure.discard(identity)
         status = _status(identity, fd) if title else None
         os.close(fd)
         if title:
