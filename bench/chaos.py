@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,7 +68,8 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def _cell(case: Case, way: tuple[str, str], outcome: Outcome) -> str:
-    text = f"{outcome.dead:.2f}" + (" left" if outcome.left else "")
+    text = f"{outcome.dead:.2f}" if outcome.dead < math.inf else "live on"
+    text += " left" if outcome.left and outcome.dead < math.inf else ""
     return text if way[0] in case.covered else f"({text})"
 
 
@@ -78,7 +80,7 @@ def as_json(rows: Sequence[Row]) -> str:
             "case": case.name,
             "confine": way[0],
             "cgroup": way[1],
-            "dead_s": round(outcome.dead, 3),
+            "dead_s": round(outcome.dead, 3) if outcome.dead < math.inf else None,
             "ending_s": None if outcome.ending is None else round(outcome.ending, 3),
             "ending": outcome.code,
             "left": list(outcome.left),

@@ -43,7 +43,8 @@ KILLS = (
     _kill("worker"),
     _kill("guard"),
     _kill("bee + tender"),
-    _kill("tender + guard", covered=("namespace",)),
+    _kill("tender + guard"),
+    _kill("bee + tender + guard", covered=("namespace",)),
 )
 LOADING = tuple(
     Case(f"SIGKILL of {act}, loading", act, "loading", {**WILD, "hang_at": "load"})

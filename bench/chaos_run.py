@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import shutil
 import signal
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
 
-from bench.chaos_cases import Case
+from bench.chaos_cases import LIMIT, Case
 from hum_workers import cgroup, orphans, proc, shm
 from hum_workers.fake_humd.asker import Asker
 from hum_workers.fake_humd.server import FakeHumd
@@ -43,7 +44,7 @@ class Outcome:
     """What one run showed. Times in seconds since the act."""
 
     dead: float
-    """To no live member of the tree."""
+    """To no live member of the tree; infinity where some lived on."""
     ending: float | None
     """To the ending of the turn that was in flight; None: there was none, or its bee was killed."""
     code: str
@@ -93,10 +94,11 @@ async def _act(
                 if model is None:
                     await alive.appear(case.members)
                 async with _turn(case, name, humd_socket) as turn:
-                    outcome = await _hit(case, bee, alive if model is None else None, turn)
+                    proof = alive if model is None else None
+                    outcome = await _hit(case, way, bee, proof, turn)
             except TimeoutError as error:
                 raise ChaosError(f"{case.name}, {way}: {bee.log()[-3:]}") from error
-        if model is None and "bee +" in case.act:
+        if model is None and "bee +" in case.act and outcome.dead < LIMIT:
             # Nobody of ours lived to tidy up: the next bee's start does.
             async with running_bee(folder, path, dev=False) as bee:
                 await _next(case, humd, name, bee)
@@ -143,7 +145,11 @@ async def _turn(case: Case, name: str, socket: Path) -> AsyncIterator[asyncio.Ta
 
 
 async def _hit(
-    case: Case, bee: Bee, alive: Liveness | None, turn: asyncio.Task[str] | None
+    case: Case,
+    way: tuple[str, str],
+    bee: Bee,
+    alive: Liveness | None,
+    turn: asyncio.Task[str] | None,
 ) -> Outcome:
     loop = asyncio.get_running_loop()
     tree = below(bee.pid)
@@ -163,12 +169,13 @@ async def _hit(
         os.kill(pid, number)
     # Tender and guard are waited for where they die with the tree.
     if alive is not None:
-        dead = await _all_dead(alive) - began
+        patience = WAIT if way[0] in case.covered else LIMIT
+        dead = await _all_dead(alive, patience) - began
     else:
         await _ended([stat for stat in tree if stat.pid != bee.pid])
         dead = loop.time() - began
     code = ""
-    if turn is not None and case.act not in ("bee", "bee + tender"):
+    if turn is not None and not case.act.startswith("bee"):
         await asyncio.wait({turn}, timeout=WAIT)
         code = turn.result() if turn.done() else "no ending"
     await bee.stop(timeout=WAIT)
@@ -233,12 +240,15 @@ async def _ended(stats: Sequence[Stat]) -> None:
                 os.close(fd)
 
 
-async def _all_dead(alive: Liveness) -> float:
-    """Returns when all were dead, those that only came up meanwhile too."""
+async def _all_dead(alive: Liveness, patience: float) -> float:
+    """Returns when all were dead, those that only came up meanwhile too; never: infinity."""
     known, when = 0, 0.0
     while known < len(alive.lives):
         known = len(alive.lives)
-        await alive.all_dead(WAIT)
+        try:
+            await alive.all_dead(patience)
+        except TimeoutError:
+            return math.inf
         when = asyncio.get_running_loop().time()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LATE):
