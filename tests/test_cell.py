@@ -326,3 +326,15 @@ async def test_a_tender_that_can_not_be_started_is_a_failed_start(
             await it.ready()
         assert it.emerged.done()
         assert await it.silence(1, "late") is it.emerged.result()
+
+
+async def test_the_record_of_a_death_counts_the_turns_that_were_lost(short_dir: Path) -> None:
+    async with cell(short_dir, spec(short_dir, {"children": 2})) as it:
+        await it.ready()
+        turns = [await stream(it) for _ in range(2)]
+        os.kill(it.facts["pid"], signal.SIGKILL)
+        record = (await it.emerged).record("echo-1", 1.0)
+        assert (record.death, record.by, record.turns) == (Death.KILLED, "SIGKILL", len(turns))
+        assert record.age_seconds > 0
+        assert record.peak_rss_bytes > 1 << 20
+        assert record.advice

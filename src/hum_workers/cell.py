@@ -15,6 +15,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
@@ -304,6 +305,7 @@ class Cell:
         if self.emerged.done():
             return
         was, self.state = self.state, CellState.DEAD
+        emerged = replace(emerged, turns=len(self._sinks))
         self._log_death(emerged)
         if not self._ready.done():
             self._ready.set_exception(StartFailed(emerged.reason, emerged.death))
@@ -326,7 +328,7 @@ class Cell:
             advice=emerged.advice,
             seconds=round(emerged.seconds, 1),
             peak_mib=emerged.peak_rss_bytes >> 20,
-            turns=len(self._sinks),
+            turns=emerged.turns,
             left=list(emerged.left),
             swept=list(emerged.swept),
         )

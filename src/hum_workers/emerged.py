@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hum_workers.blame import Diagnose, Diagnosis, advice
-from hum_workers.figures import Death
+from hum_workers.figures import Death, LastDeath
 from hum_workers.frames import Cause
 from hum_workers.roll import how
 
@@ -40,6 +40,8 @@ class Emerged:
     peak_rss_bytes: int = 0
     swept: tuple[str, ...] = ()
     """Names in /dev/shm that it left behind and that were removed."""
+    turns: int = 0
+    """Turns that were in it when it died."""
     by: str = "itself"
     """Who ended it: `us`, `itself`, or the name of a signal."""
 
@@ -52,6 +54,20 @@ class Emerged:
     def advice(self) -> str:
         """The next step of an operator; empty when it was asked for."""
         return advice(self.death)
+
+    def record(self, cell_id: str, at: float) -> LastDeath:
+        """Returns the record for figures and status; `at` is wall clock since 1970."""
+        return LastDeath(
+            cell=cell_id,
+            death=self.death,
+            reason=self.reason,
+            at=at,
+            by=self.by,
+            advice=self.advice,
+            age_seconds=self.seconds,
+            peak_rss_bytes=self.peak_rss_bytes,
+            turns=self.turns,
+        )
 
     def __str__(self) -> str:
         return f"{self.reason}; {self.advice}" if self.advice else self.reason

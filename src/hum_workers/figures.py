@@ -71,6 +71,14 @@ class LastDeath:
     death: Death
     reason: str
     at: float
+    by: str = ""
+    """Who ended it: `us`, `itself`, or the name of a signal."""
+    advice: str = ""
+    """What an operator may do next."""
+    age_seconds: float = 0.0
+    peak_rss_bytes: int = 0
+    turns: int = 0
+    """Turns that were in it."""
 
 
 class EggFigures:

@@ -24,7 +24,7 @@ from hum_workers.blame import Again
 from hum_workers.cell import Cell
 from hum_workers.emerged import Emerged
 from hum_workers.errors import ErrorCode, HumError, StartFailed, TurnError
-from hum_workers.figures import Death, EggFigures, EggView, LastDeath
+from hum_workers.figures import Death, EggFigures, EggView
 from hum_workers.nest_plan import NestPlan, Raiser
 from hum_workers.parking import Parking
 
@@ -264,12 +264,7 @@ class Nest(ABC):
 
     def _emerged(self, cell: Cell, future: asyncio.Future[Emerged]) -> None:
         emerged = future.result()
-        self.figures.died(
-            LastDeath(
-                cell=cell.cell_id, death=emerged.death, reason=emerged.reason, at=time.time()
-            ),
-            emerged.signal,
-        )
+        self.figures.died(emerged.record(cell.cell_id, time.time()), emerged.signal)
         self._tell("cell-died", cell, waiting=not emerged.asked)
 
     def _tell(self, kind: str, cell: Cell, *, waiting: bool = True) -> None:

@@ -33,6 +33,11 @@ class LastDeath(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     reason: str
     at: float
+    by: str = ""
+    advice: str = ""
+    age_seconds: float = 0.0
+    peak_rss_bytes: int = 0
+    turns: int = 0
 
 
 class CellStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,7 +189,17 @@ def _egg(view: EggView) -> EggStatus:
         restarts=view.figures.restarts,
         last_death=None
         if last is None
-        else LastDeath(cell=last.cell, kind=last.death.value, reason=last.reason, at=last.at),
+        else LastDeath(
+            cell=last.cell,
+            kind=last.death.value,
+            reason=last.reason,
+            at=last.at,
+            by=last.by,
+            advice=last.advice,
+            age_seconds=round(last.age_seconds, 1),
+            peak_rss_bytes=last.peak_rss_bytes,
+            turns=last.turns,
+        ),
         cells=[_cell(cell) for cell in view.cells],
     )
 
