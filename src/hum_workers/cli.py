@@ -164,6 +164,7 @@ def _do(worker: Worker, args: argparse.Namespace) -> int:
     if args.egg_schema:
         return _print_schema(worker)
     found = None if args.egg else _find_egg(worker)
+    import hum_workers.quick_imports  # noqa: F401  before the first structlog and pydantic
     from hum_workers.egg import load_eggs
 
     eggs = load_eggs([found] if found else args.egg, worker.egg())
