@@ -12,8 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import structlog
+
 from hum_workers.call_id import CallIds, Owner
 from hum_workers.calls import Calls, Held
+from hum_workers.cell import Cell
 from hum_workers.ending import Ending, Finish, Usage, added, with_usage
 from hum_workers.errors import ErrorCode, TurnError
 from hum_workers.figures import TurnFigures
@@ -28,10 +31,10 @@ from hum_workers.tool_calls import Call, Pieces, Step
 from hum_workers.tool_line import ToolLine
 from hum_workers.tool_results import Result
 
+log = structlog.get_logger()
+
 CANCEL_ANSWER = 1.0
 """Seconds to wait for the tender's word on a cancelled turn; it only brings the usage."""
-OUTPUT_SHOWN = 256 * 1024
-"""Characters of a forager's result that the asker is shown; the model gets all."""
 HUMD_LOST = "humd was lost since this turn began, and it can't call tools any more; ask again"
 
 
@@ -78,6 +81,10 @@ class Answer:
         """Requests to the engine so far."""
         self._corrected = False
         """The model was told once that its call can't be made."""
+        self._repeats = 0
+        """Requests that were made again because the cell had died; one at most."""
+        self._cell: Cell | None = None
+        """The cell that was asked last."""
         self._lease: Lease | None = None
 
     async def run(self, wait: asyncio.TimerHandle) -> Ending:
@@ -103,6 +110,9 @@ class Answer:
         self._talk = self._talk.closed()
         while True:
             answer = await self._engine(wait)
+            if self._may_be_repeated(answer):
+                wait = await self._next_cell()
+                continue
             if not isinstance(answer, Step):
                 return answer
             self._reply.stop_block()
@@ -114,10 +124,26 @@ class Answer:
             self._talk = self._talk.closed()
             wait = self._wait_timer()
 
+    def _may_be_repeated(self, answer: Ending | Step) -> bool:
+        """A turn whose cell died before it had sent any text may wait for the next one, once."""
+        died = isinstance(answer, TurnError) and answer.code is ErrorCode.CELL_DIED
+        fresh = not self._repeats and not self._reply.started and self._halt.ending is None
+        return died and fresh and self._nest.raises
+
+    async def _next_cell(self) -> asyncio.TimerHandle:
+        """Waits for the burial of the cell, which may still look alive; returns the next wait."""
+        cell, wait = self._cell, self._wait_timer()
+        assert cell is not None
+        self._repeats += 1
+        log.info("worker.turn.repeated", sid=self._reply.sid[:80], cell=cell.cell_id)
+        await self._halt.wait(asyncio.shield(cell.emerged))
+        self._release()
+        return wait
+
     def _check(self, step: Step) -> None:
         """Raises the error that ends the turn instead of this step."""
         most = self._nest.tools.max_steps
-        if self._asked > most:
+        if self._asked - self._repeats > most:
             text = f"the model called tools in more than {most} steps ([tools] max_steps)"
             raise TurnError(ErrorCode.TOO_MANY_STEPS, text)
         if step.wrong and self._corrected:
@@ -151,7 +177,7 @@ class Answer:
             return
 
         def heard(call_id: str, result: Result) -> None:
-            self._reply.tool(_executed(calls[call_id], self._reply.sid, result))
+            self._reply.tool(calls[call_id].executed(self._reply.sid, result))
 
         held = self._tooling.calls.open(calls, heard)
         timer = self._halt.after(
@@ -196,6 +222,7 @@ class Answer:
             waiting = self._nest.lease(reply.pulse, sid=reply.sid, ahead=again)
             lease = self._lease = await self._halt.wait(waiting)
         wait.cancel()
+        self._cell = lease.cell
         if self._halt.ending is not None:
             return self._halt.ending
         takes = lease.cell.facts.get("media", ())
@@ -280,7 +307,7 @@ class Answer:
     ) -> Callable[[Mmm, Any], None]:
         """Returns what takes the engine's events; a turn without tools keeps nothing of them."""
         halt, write = self._halt, self._reply.write
-        tick = self._figures.ticker(resumed=self._asked > 1 or self._reply.started)
+        tick = self._figures.ticker(resumed=self._asked - self._repeats > 1 or self._reply.started)
 
         def sink(kind: Mmm, data: Any) -> None:
             if kind <= Mmm.REASONING:
@@ -300,22 +327,6 @@ class Answer:
             sink(kind, data)
 
         return keeping
-
-
-def _executed(call: Call, sid: str, result: Result) -> dict[str, Any]:
-    """Returns the chunk that shows the asker a tool which a forager ran."""
-    cut = len(result.text) - OUTPUT_SHOWN
-    output = result.text if cut <= 0 else f"{result.text[:OUTPUT_SHOWN]}… ({cut} more characters)"
-    return {
-        "chi": "chunk",
-        "sid": sid,
-        "chunkType": "tool_executed",
-        "callId": call.call_id,
-        "toolName": call.name,
-        "arguments": call.args,
-        "output": output,
-        "isError": result.is_error,
-    }
 
 
 def _resolve(future: asyncio.Future[tuple[Mmm, Any]], result: tuple[Mmm, Any]) -> None:

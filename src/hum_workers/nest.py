@@ -117,6 +117,11 @@ class Nest(ABC):
         return self._plan.on_prompt or self._was_ready
 
     @property
+    def raises(self) -> bool:
+        """Whether another cell comes after one that died."""
+        return not (self._stopping or self._draining) and self.failure is None
+
+    @property
     def waiting(self) -> int:
         """Turns that wait for a slot."""
         return len(self._queue)

@@ -16,12 +16,15 @@ from hum_workers.call_id import CallIds, Owner
 from hum_workers.errors import ErrorCode, TurnError
 from hum_workers.frames import Mmm
 from hum_workers.thrum.tones import encode
+from hum_workers.tool_results import Result
 from hum_workers.tools import Tool
 
 MOST_CALLS = 128
 """Calls of one step; a model that asks for more has run wild."""
 MOST_CHARS = 4 * 1024 * 1024
 """Characters of all names and arguments of one step."""
+OUTPUT_SHOWN = 256 * 1024
+"""Characters of a forager's result that the asker is shown; the model gets all."""
 NAMES_TOLD = 20
 QUOTED = 200
 
@@ -62,6 +65,23 @@ class Call:
         }
         part = {"type": "tool_use", "toolCall": use}
         return {"chi": "chunk", "sid": sid, "chunkType": "tool_use", "part": part}
+
+    def executed(self, sid: str, result: Result) -> dict[str, Any]:
+        """Returns the chunk that shows the asker a tool which a forager ran."""
+        cut = len(result.text) - OUTPUT_SHOWN
+        shown = (
+            result.text if cut <= 0 else f"{result.text[:OUTPUT_SHOWN]}… ({cut} more characters)"
+        )
+        return {
+            "chi": "chunk",
+            "sid": sid,
+            "chunkType": "tool_executed",
+            "callId": self.call_id,
+            "toolName": self.name,
+            "arguments": self.args,
+            "output": shown,
+            "isError": result.is_error,
+        }
 
 
 @dataclass(frozen=True)
