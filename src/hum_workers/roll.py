@@ -109,12 +109,11 @@ class Roll:
         for text in self._needed:
             titles = [title for title in own if text in title]
             if titles:
+                self._titles[member.identity] = titles[0].decode("utf-8", "replace")[:TITLE]
                 self._sure.add(member.identity)
-            if titles or text in line:
-                title = (titles or [text])[0].decode("utf-8", "replace")[:TITLE]
-                self._titles[member.identity] = title
-            if titles:
                 return
+            if text in line:
+                self._titles.setdefault(member.identity, text.decode())
 
     def _ended(self, identity: tuple[int, int]) -> None:
         fd = self._fds.pop(identity)
