@@ -83,7 +83,8 @@ async def test_a_turn_behind_full_slots_hears_death_spawn_and_readiness_and_is_a
         refused = await asker.ask("hi", "echo", sampling={"n": 2})
         assert kinds(refused) == ["error"]
         os.kill(engine_pid(bee), signal.SIGKILL)
-        for sid in sids:
+        assert kinds(await asker.collect(sids[0], WAIT)) == ["cell-died", "error"]
+        for sid in sids[1:]:
             asker.cancel(sid)  # those without text would go ahead of it, in the next cell
         answer = await asker.collect(waits, WAIT)
         assert kinds(answer) == [
