@@ -1,0 +1,67 @@
+"""A bee whose engine can't start: what is tried again, how often, and what the asker is told."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hum_workers.blame import AT_ONCE, START_TRIES
+from hum_workers.fake_humd.asker import Asker
+from hum_workers.fake_humd.server import FakeHumd
+from tests.rig import WAIT, Bee, egg, ended, running_bee
+
+IN_USE = "OSError: [Errno 98] Address already in use"
+NO_REPO = (
+    "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or "
+    "'namespace/repo_name': '/x'."
+)
+
+
+def leaves(line: str) -> dict[str, Any]:
+    return {"exit_at": {"stage": "config", "code": 1, "line": line}}
+
+
+async def withdrawn(bee: Bee) -> str:
+    """Returns why the models were withdrawn, once they are."""
+    async with asyncio.timeout(WAIT):
+        while True:
+            if events := bee.events("worker.model.withdrawn"):
+                return str(events[0]["reason"])
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("fake", "starts", "pauses", "death", "words"),
+    [
+        (leaves(IN_USE), AT_ONCE + 1, [0] * AT_ONCE, "port", "[Errno 98] Address already in use"),
+        (leaves(NO_REPO), 1, [], "model", "correct [model]"),
+        ({"failure": "kv_too_big"}, 1, [], "room", "[kv] size"),
+        (
+            *({"request": {"die": "before"}}, START_TRIES, [1, 2], "killed"),
+            "was killed by SIGKILL while it started",
+        ),
+    ],
+    ids=["port", "model", "room", "crash"],
+)
+async def test_the_class_of_a_failed_start_says_whether_it_is_tried_again(
+    fake: dict[str, Any],
+    starts: int,
+    pauses: list[int],
+    death: str,
+    words: str,
+    short_dir: Path,
+) -> None:
+    async with await FakeHumd.start(short_dir / "thrum.sock", short_dir / "state"):
+        async with running_bee(short_dir, egg(short_dir, fake=fake)) as bee:
+            reason = await withdrawn(bee)
+            assert words in reason
+            assert [e["death"] for e in bee.events("worker.cell.emerged")] == [death] * starts
+            waited = [int(e["seconds"]) for e in bee.events("worker.cell.restart")]
+            assert waited == pauses
+            async with await Asker.connect(short_dir / "thrum.sock") as asker:
+                late = ended(await asker.ask("hi", "echo"))
+            assert late["chi"] == "error"
+            assert await bee.stop() == 0
