@@ -102,6 +102,15 @@ def test_a_short_drain_is_no_drain_to_the_engine(tmp_path: Path) -> None:
     assert value(spec, "--shutdown-timeout") == "10"
 
 
+def test_the_tender_is_told_whom_to_watch_and_how_long_nothing_may_move(tmp_path: Path) -> None:
+    assert build(tmp_path).stall_timeout == 120
+    spec = build(tmp_path, "[lifecycle]\nstall_timeout = '0s'")
+    assert spec.stall_timeout == 0
+    assert "VLLM::Worker" in spec.needed
+    assert "vllm:iteration_tokens_total_count" in spec.progress_counters
+    assert spec.env["PYTHONFAULTHANDLER"] == "1"
+
+
 def test_details_of_the_prompt_are_asked_for_where_the_help_knows_them(tmp_path: Path) -> None:
     flag = "--enable-prompt-tokens-details"
     assert flag in build(tmp_path).argv
