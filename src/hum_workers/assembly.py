@@ -13,6 +13,7 @@ from typing import Any
 from hum_workers import places
 from hum_workers.ephemeral_nest import EphemeralNest, Spares
 from hum_workers.lasting_nest import LastingNest
+from hum_workers.ledger import Ledger
 from hum_workers.media import MediaRules
 from hum_workers.nest import Nest
 from hum_workers.nest_plan import NestLimits, NestPlan, Raiser
@@ -39,6 +40,7 @@ def make_nest(
     room: Room | None = None,
     spares: Spares | None = None,
     pulse: Callable[[str, str, str, int], None] = lambda sid, kind, cell_id, pid: None,
+    ledger: Ledger | None = None,
 ) -> Nest:
     """Returns the nest of one egg; nothing starts yet.
 
@@ -83,6 +85,7 @@ def make_nest(
         start_slot=start_slot,
         on_change=on_change,
         pulse=pulse,
+        ledger=ledger,
     )
     if spares is None:
         return LastingNest(plan, raiser(0), room=room)

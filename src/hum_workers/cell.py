@@ -61,6 +61,7 @@ class Cell:
         *,
         diagnose: Diagnose,
         on_cancelled: Callable[[bool, float], None] | None = None,
+        on_tree: Callable[[Cell], None] = lambda cell: None,
     ) -> None:
         self.spec = spec
         self.cell_id = spec.cell_id
@@ -76,6 +77,7 @@ class Cell:
         self._ready.add_done_callback(_retrieve)
         self._diagnose = diagnose
         self._on_cancelled = on_cancelled
+        self._on_tree = on_tree
         self._sinks: dict[int, Sink] = {}
         self._turns = 0
         self._child: lifecycle.Child | None = None
@@ -146,6 +148,7 @@ class Cell:
         finally:
             os.close(to_tender[0])
             os.close(to_bee[1])
+        self._on_tree(self)
         self._link = FrameLink(on_frame=self._frame, on_end=self._link_ended)
         try:
             await self._link.open(to_bee[0], to_tender[1])
@@ -225,6 +228,8 @@ class Cell:
                 self._begin_burial()
             case _:
                 log.warning("worker.cell.frame_ignored", cell=self.cell_id, frame=str(frame)[:80])
+        if frame[0] in (Frame.STAGE, Frame.READY, Frame.VITALS):
+            self._on_tree(self)
 
     def _mmm(self, events: list[Any]) -> None:
         sinks = self._sinks

@@ -219,7 +219,12 @@ class Nest(ABC):
         cell_id = f"{self.name}-{self._raised}"
         async with self._plan.start_slot:
             spec = await asyncio.to_thread(raiser.spec, cell_id)
-            cell = Cell(spec, diagnose=raiser.diagnose, on_cancelled=self.figures.cancelled)
+            cell = Cell(
+                spec,
+                diagnose=raiser.diagnose,
+                on_cancelled=self.figures.cancelled,
+                on_tree=self._note,
+            )
             keep(cell)
             # A callback, not a task: the turns that were fed hear it before their error.
             cell.emerged.add_done_callback(partial(self._emerged, cell))
@@ -267,7 +272,15 @@ class Nest(ABC):
                 return True
         return False
 
+    def _note(self, cell: Cell) -> None:
+        """Writes down who lives in the cell."""
+        if self._plan.ledger is not None and cell.mark is not None:
+            processes = cell.vitals.processes if cell.vitals is not None else None
+            self._plan.ledger.note(cell.cell_id, cell.mark, processes)
+
     def _emerged(self, cell: Cell, future: asyncio.Future[Emerged]) -> None:
+        if self._plan.ledger is not None:
+            self._plan.ledger.forget(cell.cell_id)
         emerged = future.result()
         self.figures.died(emerged.record(cell.cell_id, time.time()), emerged.signal)
         self._tell("cell-died", cell, waiting=not emerged.asked)

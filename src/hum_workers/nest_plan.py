@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hum_workers.blame import Diagnosis
+from hum_workers.ledger import Ledger
 from hum_workers.media import MediaRules
 from hum_workers.parking import ParkingLimits
 from hum_workers.spec import CellSpec
@@ -69,4 +70,6 @@ class NestPlan:
     on_change: Callable[[], None]
     pulse: Callable[[str, str, str, int], None] = lambda sid, kind, cell_id, pid: None
     """Tells a conversation without a turn of an event: sid, kind (thrum, section 6), cell, pid."""
+    ledger: Ledger | None = None
+    """Where the processes of its cells are written down."""
     pauses: Callable[[], Iterator[float]] = backoff

@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from hum_workers import journal, lifecycle, logs, places
+from hum_workers import journal, ledger, lifecycle, logs, places
 from hum_workers.assembly import Stops, make_nest, raise_open_files
 from hum_workers.bee import Bee
 from hum_workers.call_id import CallIds
@@ -19,6 +19,7 @@ from hum_workers.egg import bee_settings, log_settings, metrics_settings
 from hum_workers.ephemeral_nest import Spares
 from hum_workers.hosted import hosted
 from hum_workers.journal import Journal
+from hum_workers.ledger import Ledger
 from hum_workers.room import Room
 from hum_workers.shown import shown
 from hum_workers.thrum.identity import Identity
@@ -47,18 +48,21 @@ async def serve(worker: Worker, eggs: Sequence[Any], *, found: Path | None = Non
     cells = places.cells_folder(os.environ, os.getuid())
     state = state_home(os.environ)
     identity = Identity.load(worker.hive, settings.name, state)
-    records = Journal(journal.path(state, worker.hive, _tag(identity.hid)), identity.hid)
+    tag = _tag(identity.hid)
+    records = Journal(journal.path(state, worker.hive, tag), identity.hid)
+    book = Ledger(ledger.path(state, worker.hive, tag))
     try:
         lifecycle.become_subreaper()
         raise_open_files()
         stops = Stops()
-        bee = _assemble(worker, eggs, settings, identity, cells, records)
+        await ledger.end_leftovers(book.path, cells, tag)
+        bee = _assemble(worker, eggs, settings, identity, cells, records, book)
         drain = max(egg.lifecycle.drain_timeout for egg in eggs)
         try:
             page = shown(
                 bee,
                 state=state,
-                tag=_tag(identity.hid),
+                tag=tag,
                 name=settings.name,
                 listen=metrics_settings(eggs).listen,
             )
@@ -71,6 +75,7 @@ async def serve(worker: Worker, eggs: Sequence[Any], *, found: Path | None = Non
     finally:
         places.leave(cells)
         records.close()
+        book.close()
         identity.close()
 
 
@@ -81,6 +86,7 @@ def _assemble(
     identity: Identity,
     cells: Path,
     records: Journal,
+    book: Ledger,
 ) -> Bee:
     start_slot = asyncio.Semaphore(1)
     ephemeral = settings.propensity == "ephemeral"
@@ -100,6 +106,7 @@ def _assemble(
             room=room,
             spares=spares,
             pulse=lambda *event: bee.pulse(*event),
+            ledger=book,
         )
         for egg in eggs
     ]
