@@ -15,7 +15,7 @@ from hum_workers.frames import Frame, FrameReader, pack
 from hum_workers.spec import CellSpec
 from hum_workers.vllm_worker import signs
 from hum_workers.vllm_worker.command import MAIN, canaries
-from tests.leftovers import processes
+from tests.leftovers import all_end, processes
 from tests.rig import SITE, WAIT
 
 
@@ -186,4 +186,6 @@ async def tender(folder: Path, raised: CellSpec | None = None) -> AsyncIterator[
     finally:
         await it.close()
     assert "Traceback" not in it.stderr()
+    async with asyncio.timeout(5):
+        await all_end(processes(folder))
     assert list(map(str, processes(folder))) == []
