@@ -98,7 +98,7 @@ class EphemeralNest(Nest):
         cells = sum(lane.task is not None for lane in self._lanes)
         return (
             f"each prompt has a cell of its own; of {cells} none is ready and free, and "
-            f"{len(self._queue)} prompts wait ([bee] max_procs)"
+            f"{len(self._line)} prompts wait ([bee] max_procs)"
         )
 
     def _keepers(self) -> list[asyncio.Task[None]]:
@@ -109,7 +109,7 @@ class EphemeralNest(Nest):
             if lane.offers and self._lend_lane(lane):
                 continue
         coming = sum(lane.task is not None and not lane.lent for lane in self._lanes)
-        wanted = len(self._queue) + (not self._plan.on_prompt)
+        wanted = len(self._line) + (not self._plan.on_prompt)
         if not self._was_ready:
             # Before a cell has been ready it is not known whether any ever will be.
             wanted = min(wanted, 1)

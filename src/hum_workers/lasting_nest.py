@@ -55,13 +55,12 @@ class LastingNest(Nest):
     @property
     def wanted(self) -> bool:
         """Whether a turn waits for the cell."""
-        return bool(self._queue)
+        return bool(self._line)
 
     @property
     def idle_since(self) -> float | None:
         """When the ready cell was last used; None while it may not go."""
-        busy = self._leases or self._queue or self.held or self.figures.open_turns
-        if busy or self._go.done() or self.cell is None or not self.cell.is_ready:
+        if self.busy or self._go.done() or self.cell is None or not self.cell.is_ready:
             return None
         return self._quiet_since
 
@@ -71,7 +70,7 @@ class LastingNest(Nest):
         if self.cell is None or not self.cell.is_ready:
             return "not ready"
         held = f", {self.held} are held by tools" if self.held else ""
-        return f"{self._used} prompts run and {len(self._queue)} wait{held}"
+        return f"{self._used} prompts run and {len(self._line)} wait{held}"
 
     def start(self) -> None:
         """Begins to raise the cell, unless the egg waits for its first prompt."""
@@ -81,9 +80,9 @@ class LastingNest(Nest):
     def why_waiting(self) -> str:
         """Returns in a few words what a waiting turn waits for."""
         if self._room.waits(self):
-            return f"{len(self._queue)} prompts wait; {self._room.why(self)}"
+            return f"{len(self._line)} prompts wait; {self._room.why(self)}"
         if self.cell is None or not self.cell.is_ready:
-            return f"its cell is not ready; {len(self._queue)} prompts wait"
+            return f"its cell is not ready; {len(self._line)} prompts wait"
         return self.engaged
 
     def quiet(self) -> None:
@@ -149,7 +148,7 @@ class LastingNest(Nest):
                 break
             place = self._room.enter(self)
         if self._draining:
-            self._refuse_all(self._stops())
+            self._line.refuse(self._stops())
 
     def _leave_room(self) -> None:
         if self.cell is None or self.cell.emerged.done():
@@ -201,8 +200,8 @@ class LastingNest(Nest):
         self._pump()
         self.quiet()
 
-    def _left(self, future: asyncio.Future[Lease]) -> None:
-        super()._left(future)
+    def _left(self) -> None:
+        super()._left()
         if not self.wanted:
             self._room.stir()
 

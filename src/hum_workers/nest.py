@@ -12,10 +12,8 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable
 from functools import partial
-from itertools import islice
 
 import structlog
 
@@ -25,30 +23,13 @@ from hum_workers.cell import Cell
 from hum_workers.emerged import Emerged
 from hum_workers.errors import ErrorCode, HumError, StartFailed, TurnError
 from hum_workers.figures import Death, EggFigures, EggView
+from hum_workers.lease import Hear, Lease, Line
 from hum_workers.nest_plan import NestPlan, Raiser
 from hum_workers.parking import Parking
 
+__all__ = ["Hear", "Lease", "Nest"]
+
 log = structlog.get_logger()
-
-Hear = Callable[[str, str, int], None]
-"""Takes an event in the life of a cell: its kind (thrum, section 6), the cell's id, its pid."""
-
-
-class Lease:
-    """One slot of a ready cell; `release` gives it back, once. `sid` is who has it, if known."""
-
-    def __init__(self, nest: Nest, cell: Cell, hear: Hear, sid: str = "") -> None:
-        self.cell = cell
-        self.hear = hear
-        self.sid = sid
-        self._nest = nest
-        self._held = True
-
-    def release(self) -> None:
-        """Gives the slot to the next turn that waits."""
-        if self._held:
-            self._held = False
-            self._nest._released(self)
 
 
 class Nest(ABC):
@@ -73,9 +54,7 @@ class Nest(ABC):
         self.parking = Parking(plan.parking, self._loop.time)
         self.held = 0
         """Turns that wait for a forager's tool and hold no slot."""
-        self._ahead: set[asyncio.Future[Lease]] = set()
-        self._queue: deque[asyncio.Future[Lease]] = deque()
-        self._hearers: dict[asyncio.Future[Lease], tuple[Hear, str]] = {}
+        self._line = Line(self._left)
         self._leases: set[Lease] = set()
         self._raised = 0
         self._failures = 0
@@ -105,6 +84,10 @@ class Nest(ABC):
     def _give_back(self, lease: Lease) -> None:
         """Takes back what a turn had."""
 
+    def _left(self) -> None:
+        """Hears that a turn has given up its wait."""
+        self.quiet()
+
     @abstractmethod
     def _keepers(self) -> list[asyncio.Task[None]]:
         """Returns the tasks that raise cells; cancelled when the nest stops."""
@@ -124,7 +107,12 @@ class Nest(ABC):
     @property
     def waiting(self) -> int:
         """Turns that wait for a slot."""
-        return len(self._queue)
+        return len(self._line)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a turn runs, waits or is held by a tool."""
+        return bool(self._leases or self._line or self.held or self.figures.open_turns)
 
     def view(self) -> EggView:
         """Returns what the egg is now."""
@@ -161,17 +149,11 @@ class Nest(ABC):
         what happens to the cell until the slot is given back. `ahead`: for a turn that had a slot
         before its tools ran; it goes before those that never had one.
         """
-        future: asyncio.Future[Lease] = self._loop.create_future()
         if (refusal := self._refusal(ahead=ahead)) is not None:
-            future.set_exception(refusal)
-            return future
-        if ahead:
-            self._queue.insert(len(self._ahead), future)
-            self._ahead.add(future)
-        else:
-            self._queue.append(future)
-        self._hearers[future] = hear, sid
-        future.add_done_callback(self._left)
+            refused: asyncio.Future[Lease] = self._loop.create_future()
+            refused.set_exception(refusal)
+            return refused
+        future = self._line.join(hear, sid, ahead=ahead)
         self._pump()
         return future
 
@@ -189,7 +171,7 @@ class Nest(ABC):
     async def stop(self, grace: float, reason: str) -> None:
         """Ends the cells and the raising of more; turns that wait get `shutting_down`."""
         self._stopping = True
-        self._refuse_all(TurnError(ErrorCode.SHUTTING_DOWN, f"the bee stops: {reason}"))
+        self._line.refuse(TurnError(ErrorCode.SHUTTING_DOWN, f"the bee stops: {reason}"))
         if keepers := self._keepers():
             for keeper in keepers:
                 keeper.cancel()
@@ -262,15 +244,13 @@ class Nest(ABC):
 
     def _lend(self, cell: Cell) -> bool:
         """Gives a cell to the turn that waits longest; False when none waits any more."""
-        while self._queue:
-            future = self._queue.popleft()
-            self._ahead.discard(future)
-            if not future.done():
-                lease = Lease(self, cell, *self._hearers.pop(future))
-                self._leases.add(lease)
-                future.set_result(lease)
-                return True
-        return False
+        waiter = self._line.take()
+        if waiter is None:
+            return False
+        lease = Lease(cell, waiter, self._released)
+        self._leases.add(lease)
+        waiter.future.set_result(lease)
+        return True
 
     def _note(self, cell: Cell) -> None:
         """Writes down who lives in the cell."""
@@ -293,7 +273,7 @@ class Nest(ABC):
         hears = [lease.hear for lease in self._leases if lease.cell is cell]
         if waiting:
             room = 1 if self.keeps_slot else self.limits.slots
-            hears += [self._hearers[future][0] for future in islice(self._queue, room)]
+            hears += self._line.hearers(room)
         for hear in hears:
             hear(kind, cell.cell_id, cell.mark or 0)
 
@@ -307,7 +287,7 @@ class Nest(ABC):
     def _give_up(self, reason: str) -> None:
         self.failure = reason
         log.error("worker.model.withdrawn", egg=self.name, models=self.models, reason=reason)
-        self._refuse_all(self._start_error(reason))
+        self._line.refuse(self._start_error(reason))
         self._plan.on_change()
 
     def _start_error(self, reason: str) -> TurnError:
@@ -322,25 +302,13 @@ class Nest(ABC):
             return self._stops()
         if self.failure is not None:
             return self._start_error(self.failure)
-        if len(self._queue) >= self.limits.max_waiting and not ahead:
-            return self._no_room(len(self._queue))
+        if len(self._line) >= self.limits.max_waiting and not ahead:
+            return self._no_room(len(self._line))
         return None
 
     def _no_room(self, waiting: int) -> TurnError:
         message = f"{waiting} prompts wait for {self.model} already ([limits] max_waiting)"
         return TurnError(ErrorCode.NO_CAPACITY, f"{message}: {self.why_waiting()}")
-
-    def _left(self, future: asyncio.Future[Lease]) -> None:
-        self._hearers.pop(future, None)
-        self._ahead.discard(future)
-        if future.cancelled() and future in self._queue:
-            self._queue.remove(future)
-
-    def _refuse_all(self, error: TurnError) -> None:
-        queue, self._queue = self._queue, deque()
-        for future in queue:
-            if not future.done():
-                future.set_exception(error)
 
     def _released(self, lease: Lease) -> None:
         self._leases.discard(lease)
