@@ -51,6 +51,8 @@ class Outcome:
     """That ending's code or reason."""
     left: tuple[str, ...]
     """What was still there at the end; nothing is right."""
+    held: tuple[str, ...] = ()
+    """Names in /dev/shm that the tree had mapped."""
 
 
 async def run(case: Case, way: tuple[str, str], *, model: Path | None = None) -> Outcome:
@@ -69,7 +71,8 @@ async def run(case: Case, way: tuple[str, str], *, model: Path | None = None) ->
         left = [str(stat) for stat in processes(folder)]
         left += [f"socket {path}" for path in _sockets(folder)]
         left += [f"cgroup {path.name}" for path in _cgroups(name)]
-        return replace(outcome, left=(*outcome.left, *left))
+        left += [f"/dev/shm/{held}" for held in set(os.listdir("/dev/shm")) & {*outcome.held}]
+        return replace(outcome, left=tuple(left))
     finally:
         for stat in processes(folder):
             proc.send(stat, signal.SIGKILL)
@@ -98,17 +101,18 @@ async def _act(
                     outcome = await _hit(case, way, bee, proof, turn)
             except TimeoutError as error:
                 raise ChaosError(f"{case.name}, {way}: {bee.log()[-3:]}") from error
-        if model is None and "bee +" in case.act and outcome.dead < LIMIT:
+        if "bee +" in case.act and outcome.dead < LIMIT:
             # Nobody of ours lived to tidy up: the next bee's start does.
             async with running_bee(folder, path, dev=False) as bee:
-                await _next(case, humd, name, bee)
+                await _next(model is None and case.moment != "loading", humd, name, bee)
             for folder_ in _cgroups(name):
                 folder_.rmdir()  # empty, and swept by a start that comes a minute later
     return outcome
 
 
-async def _next(case: Case, humd: FakeHumd, name: str, bee: Bee) -> None:
-    if "loading" not in case.moment:
+async def _next(whole: bool, humd: FakeHumd, name: str, bee: Bee) -> None:
+    """Returns when the next cell is ready, or, unless `whole`, has been spawned."""
+    if whole:
         await humd.until(lambda: humd.serves(name), timeout=START)
     else:
         async with asyncio.timeout(WAIT):
@@ -179,8 +183,7 @@ async def _hit(
         await asyncio.wait({turn}, timeout=WAIT)
         code = turn.result() if turn.done() else "no ending"
     await bee.stop(timeout=WAIT)
-    left = [f"/dev/shm/{name}" for name in set(os.listdir("/dev/shm")) & held.keys()]
-    return Outcome(dead, ended[0] if ended and code else None, code, tuple(left))
+    return Outcome(dead, ended[0] if ended and code else None, code, (), tuple(held))
 
 
 def targets(
