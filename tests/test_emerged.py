@@ -209,3 +209,14 @@ def test_a_crash_is_tried_again_after_a_pause_a_first_start_a_few_times(death: D
 def test_a_start_that_fails_for_no_known_reason_counts_as_a_mistake_of_the_egg_at_first() -> None:
     assert again(Death.START_FAILED, was_ready=False, failures=1) is Again.NEVER
     assert again(Death.START_FAILED, was_ready=True, failures=1) is Again.PAUSED
+
+
+def test_the_page_says_of_each_class_what_the_code_does() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "reliability.md").read_text("utf-8")
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    told = {row[0].strip("| `"): (row[2], row[3].strip(" |")) for row in rows}
+    assert told.keys() == {death.value for death in Death}
+    for death, (rule, advice) in RULES.items():
+        raised, step = told[death.value]
+        assert raised.startswith({"never": "never"}.get(rule.value, rule.value))
+        assert step == (advice or "–")
