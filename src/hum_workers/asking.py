@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hum_workers import lifecycle, logs, places
-from hum_workers.assembly import Stops, make_nest, media_rules, raise_open_files
+from hum_workers.assembly import NestMaker, Stops, media_rules, raise_open_files
 from hum_workers.egg import log_settings
 from hum_workers.ending import Finish
 from hum_workers.errors import EngineError, TurnError, UsageError
@@ -135,9 +135,8 @@ async def ask(worker: Worker, egg: Any, question: Question, *, as_json: bool) ->
     raise_open_files()
     cells = places.cells_folder(os.environ, os.getuid())
     stops = Stops()
-    nest = make_nest(
-        worker,
-        egg,
+    maker = NestMaker(
+        worker=worker,
         cells=cells,
         tag=f"p{os.getpid()}",
         log_tag="prompt",
@@ -145,6 +144,7 @@ async def ask(worker: Worker, egg: Any, question: Question, *, as_json: bool) ->
         on_change=lambda: None,
         on_prompt=True,
     )
+    nest = maker.nest(egg)
     cancelled = Finish("cancelled")
     console = Console(as_json=as_json, on_broken=lambda: turn.stop(cancelled))
     loop = asyncio.get_running_loop()

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,69 +28,77 @@ OPEN_FILES = 65_536
 """Descriptors that a process of ours asks for: each turn is a socket in its tender."""
 
 
-def make_nest(
-    worker: Worker,
-    egg: Any,
-    *,
-    cells: Path,
-    tag: str,
-    log_tag: str | None = None,
-    start_slot: asyncio.Semaphore,
-    on_change: Callable[[], None],
-    on_prompt: bool,
-    room: Room | None = None,
-    spares: Spares | None = None,
-    pulse: Callable[[str, str, str, int], None] = lambda sid, kind, cell_id, pid: None,
-    ledger: Ledger | None = None,
-) -> Nest:
-    """Returns the nest of one egg; nothing starts yet.
+@dataclass(frozen=True, kw_only=True)
+class NestMaker:
+    """Makes the nests of one bee; nothing starts yet."""
 
-    Args:
-        tag: what tells this bee from others.
-        log_tag: the same in the name of the engine's log, where that is to be written over.
-        room: where the eggs of a bee share its cells.
-        spares: of an ephemeral bee, the cells that its eggs share; None: one cell that lasts.
-    """
+    worker: Worker
+    cells: Path
+    tag: str
+    """What tells this bee from others."""
+    log_tag: str | None = None
+    """The same in the name of the engine's log, where that is to be written over."""
+    start_slot: asyncio.Semaphore
+    on_change: Callable[[], None]
+    on_prompt: bool
+    room: Room | None = None
+    """Where the eggs of a bee share its cells."""
+    spares: Spares | None = None
+    """Of an ephemeral bee, the cells that its eggs share; None: one cell that lasts."""
+    pulse: Callable[[str, str, str, int], None] = lambda sid, kind, cell_id, pid: None
+    ledger: Ledger | None = None
 
-    def raiser(lane: int) -> Raiser:
-        private = places.private_folder(cells, tag, egg.name, lane)
-        state = state_home(os.environ)
-        log_file = places.engine_log(state, worker.hive, log_tag or tag, egg.name, lane)
-        return worker.raiser(egg, private, log_file, os.environ)
+    def nest(self, egg: Any) -> Nest:
+        """Returns the nest of one egg."""
+        raisers = self.raisers(egg)
+        if self.spares is None:
+            return LastingNest(self.plan(egg), raisers(0), room=self.room)
+        return EphemeralNest(self.plan(egg), raisers, spares=self.spares)
 
-    foragers = egg.tools.foragers
-    plan = NestPlan(
-        name=egg.name,
-        models=egg.models(),
-        limits=NestLimits(
-            slots=worker.slots(egg) if spares is None else 1 + spares.count,
-            turn_timeout=egg.limits.turn_timeout,
-            wait_timeout=egg.limits.wait_timeout,
-            max_waiting=egg.limits.max_waiting,
-            max_waiting_per_sid=egg.limits.max_waiting_per_sid,
-            stop_grace=egg.lifecycle.stop_grace,
-            idle_timeout=egg.lifecycle.idle_timeout,
-        ),
-        media=media_rules(egg),
-        tools=ToolRules(
-            parser=worker.tool_parser(egg),
-            foragers=foragers if isinstance(foragers, bool) else frozenset(foragers),
-            step_timeout=egg.tools.step_timeout,
-            max_steps=egg.tools.max_steps,
-        ),
-        parking=ParkingLimits(
-            most=egg.tools.parked_max, age=egg.tools.parked_age, bytes=egg.tools.parked_bytes
-        ),
-        on_prompt=on_prompt,
-        default_max_tokens=worker.default_max_tokens(egg),
-        start_slot=start_slot,
-        on_change=on_change,
-        pulse=pulse,
-        ledger=ledger,
-    )
-    if spares is None:
-        return LastingNest(plan, raiser(0), room=room)
-    return EphemeralNest(plan, raiser, spares=spares)
+    def raisers(self, egg: Any) -> Callable[[int], Raiser]:
+        """Returns what makes the raiser of each of the cells that an egg has side by side."""
+
+        def raiser(lane: int) -> Raiser:
+            private = places.private_folder(self.cells, self.tag, egg.name, lane)
+            state, tag = state_home(os.environ), self.log_tag or self.tag
+            log_file = places.engine_log(state, self.worker.hive, tag, egg.name, lane)
+            return self.worker.raiser(egg, private, log_file, os.environ)
+
+        return raiser
+
+    def plan(self, egg: Any) -> NestPlan:
+        """Returns what the nest of an egg lives by."""
+        foragers, spares = egg.tools.foragers, self.spares
+        return NestPlan(
+            name=egg.name,
+            models=egg.models(),
+            limits=NestLimits(
+                slots=self.worker.slots(egg) if spares is None else 1 + spares.count,
+                turn_timeout=egg.limits.turn_timeout,
+                wait_timeout=egg.limits.wait_timeout,
+                max_waiting=egg.limits.max_waiting,
+                max_waiting_per_sid=egg.limits.max_waiting_per_sid,
+                stop_grace=egg.lifecycle.stop_grace,
+                drain_timeout=egg.lifecycle.drain_timeout,
+                idle_timeout=egg.lifecycle.idle_timeout,
+            ),
+            media=media_rules(egg),
+            tools=ToolRules(
+                parser=self.worker.tool_parser(egg),
+                foragers=foragers if isinstance(foragers, bool) else frozenset(foragers),
+                step_timeout=egg.tools.step_timeout,
+                max_steps=egg.tools.max_steps,
+            ),
+            parking=ParkingLimits(
+                most=egg.tools.parked_max, age=egg.tools.parked_age, bytes=egg.tools.parked_bytes
+            ),
+            on_prompt=self.on_prompt,
+            default_max_tokens=self.worker.default_max_tokens(egg),
+            start_slot=self.start_slot,
+            on_change=self.on_change,
+            pulse=self.pulse,
+            ledger=self.ledger,
+        )
 
 
 def media_rules(egg: Any) -> MediaRules:

@@ -16,8 +16,9 @@ from uuid import uuid4
 
 import structlog
 
-from hum_workers import __version__
+from hum_workers import __version__, stop_times
 from hum_workers.call_id import CallIds
+from hum_workers.colony import Colony
 from hum_workers.conversations import Conversations
 from hum_workers.debts import Debts
 from hum_workers.ending import Finish
@@ -41,10 +42,7 @@ CHIS = (
     "hello prompt cancel cleanup curate tool-result "
     "chunk finish error tool-call session-ready pulse"
 ).split()
-LAST_WORDS = 3.0
-"""Seconds at the end of a drain for humd to echo the endings."""
-KILL_WAIT = 10.0
-"""Seconds for killed cells to be dead; the kernel or the guard needs milliseconds."""
+NINETY = "a whole stop has to stay under the 90 s that systemd gives"
 RESULTS = ("tool-result", "error")
 """Tones that answer a tool call: an `error` comes here only with a callId."""
 KEYS_LOGGED = 256
@@ -71,8 +69,7 @@ class Bee:
         self._hid = hid
         self._source = source
         self._statefulness = statefulness
-        self._nests = list(nests)
-        self._by_model = {model: nest for nest in self._nests for model in nest.models}
+        self._colony = Colony(nests)
         self._pacer = pacer
         self._journal = journal
         self._nestler = uuid4().hex
@@ -94,7 +91,7 @@ class Bee:
             on_state=self._state,
         )
         self._desk = ToolDesk(
-            nests=self._nests,
+            nests=self._colony.nests,
             ids=call_ids,
             line=self._line,
             begin=self._begin,
@@ -102,19 +99,16 @@ class Bee:
         )
         self._debts = Debts(journal, pacer, self.models_changed)
 
-    async def serve(self, stop: asyncio.Future[str], drain_timeout: float) -> None:
+    async def serve(self, stop: asyncio.Future[str]) -> None:
         """Serves until `stop` resolves with a reason, then drains and ends every cell."""
         thrum = self._loop.create_task(self._thrum.run(), name="thrum")
-        for nest in self._nests:
-            if notice := nest.tools.notice():
-                log.warning("worker.tools.left_out", egg=nest.name, reason=notice)
-            nest.start()
+        self._colony.start()
         try:
             ends: set[asyncio.Future[Any]] = {stop, thrum}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if thrum.done():
                 thrum.result()
-            await self._drain(stop.result(), drain_timeout)
+            await self._drain(stop.result())
         finally:
             self.kill()
             self._desk.close()
@@ -122,7 +116,18 @@ class Bee:
             await self._conversations.close()
             thrum.cancel()
             await asyncio.wait({thrum})
-            await asyncio.gather(*(nest.buried(KILL_WAIT) for nest in self._nests))
+            await self._colony.buried()
+
+    @property
+    def nests(self) -> Sequence[Nest]:
+        """The nests of its eggs, in their order."""
+        return self._colony.nests
+
+    def change(self, nests: Sequence[Nest]) -> None:
+        """Serves the models of these nests from now on; those that are missing leave."""
+        if not self._stopping:
+            self._colony.change(nests)
+            self.models_changed()
 
     def models_changed(self) -> None:
         """Says hello again when what may be advertised is no longer what was said."""
@@ -147,36 +152,44 @@ class Bee:
             merged=self._pacer.merged,
             held_bytes=self._pacer.held,
             parked_calls=self._desk.parked,
-            eggs=[nest.view() for nest in self._nests],
+            eggs=[nest.view() for nest in self._colony.nests],
         )
 
     def kill(self) -> None:
         """Kills every cell at once; synchronous."""
-        for nest in self._nests:
-            nest.kill()
+        self._colony.kill()
 
-    async def _drain(self, reason: str, drain_timeout: float) -> None:
+    async def _drain(self, reason: str) -> None:
         """Withdraws the models, lets turns finish, ends the rest, stops the cells in parallel."""
         self._stopping = True
-        for nest in self._nests:
-            nest.drain()
+        nests, began = self._colony.all, self._loop.time()
+        wanted = max(n.limits.drain_timeout for n in nests), max(n.limits.stop_grace for n in nests)
+        drain, grace = stop_times.shares(*wanted)
         log.info("worker.stopping", reason=reason, turns=len(self._conversations))
+        if (drain, grace) != wanted:
+            log.warning("worker.stop.cut", drain_timeout=drain, stop_grace=grace, why=NINETY)
+        for nest in nests:
+            nest.drain()
         self.models_changed()
-        if not await self._conversations.ended(drain_timeout):
+        if not await self._conversations.ended(drain):
             log.warning("worker.drain.timeout", turns=len(self._conversations))
         self._conversations.stop_all(
             TurnError(ErrorCode.SHUTTING_DOWN, f"the bee stops ({reason}); ask again later")
         )
-        stops = [nest.stop(nest.limits.stop_grace, reason) for nest in self._nests]
-        await self._conversations.ended(LAST_WORDS)
-        await asyncio.gather(self._thrum.drained(LAST_WORDS), *stops)
+        await self._conversations.ended(stop_times.WORDS)
         await self._conversations.close()
+        stops = (nest.stop(min(grace, nest.limits.stop_grace), reason) for nest in nests)
+        try:
+            async with asyncio.timeout_at(began + stop_times.TOTAL - stop_times.KILL):
+                await asyncio.gather(self._thrum.drained(stop_times.WORDS), *stops)
+        except TimeoutError:
+            log.error("worker.stop.late", reason="cells did not end in time; they are killed")
         log.info("worker.stopped", reason=reason)
 
     def _models(self) -> list[str]:
         if self._stopping or self._debts.open:
             return []
-        return [model for nest in self._nests if nest.advertised for model in nest.models]
+        return self._colony.advertised()
 
     def _hello(self) -> dict[str, Any]:
         manifest = self._manifest()
@@ -236,13 +249,13 @@ class Bee:
     def _prompt(self, sid: str, tone: Mapping[str, Any]) -> None:
         # A refused prompt is a turn, too: its error goes out behind the answers before it.
         asked: Talk | TurnError
-        bare, nest = False, self._nests[0]
+        bare, nest = False, self._colony.nests[0]
         try:
             bare = is_bare(tone)
             if bare and self._desk.hears_bare(sid):
                 return
             prompt = parse_prompt(tone)
-            nest = self._nest_for(prompt.model)
+            nest = self._colony.serving(prompt.model)
             prompt = replace(prompt, media=nest.media.admit(prompt.media))
             if self._desk.hears_words(sid, prompt.messages, prompt.media):
                 return
@@ -283,18 +296,6 @@ class Bee:
         """humd has read the ending of a turn."""
         self._journal.end(number)
         nest.quiet()
-
-    def _nest_for(self, model: str) -> Nest:
-        """Returns the nest that serves `model`; without a model, the first."""
-        if not model:
-            return self._nests[0]
-        nest = self._by_model.get(model)
-        if nest is None:
-            known = ", ".join(self._by_model)
-            raise TurnError(
-                ErrorCode.BAD_PROMPT, f"no model '{model[:80]}' here; this bee has {known}"
-            )
-        return nest
 
     def _note_unknown(self, keys: Sequence[str]) -> None:
         for key in keys:

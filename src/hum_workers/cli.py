@@ -167,7 +167,8 @@ def _do(worker: Worker, args: argparse.Namespace) -> int:
     import hum_workers.quick_imports  # noqa: F401  before the first structlog and pydantic
     from hum_workers.egg import load_eggs
 
-    eggs = load_eggs([found] if found else args.egg, worker.egg())
+    paths = [found] if found else args.egg
+    eggs = load_eggs(paths, worker.egg())
     if args.check:
         return _check(worker, eggs)
     if args.show_command:
@@ -189,7 +190,7 @@ def _do(worker: Worker, args: argparse.Namespace) -> int:
         return uvloop.run(ask(worker, eggs[0], question, as_json=args.json))
     from hum_workers.serving import serve
 
-    return uvloop.run(serve(worker, eggs, found=found))
+    return uvloop.run(serve(worker, eggs, paths, found=found))
 
 
 def _standard_input() -> str:

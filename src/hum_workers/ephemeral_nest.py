@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from hum_workers.blame import Again
-from hum_workers.cell import Cell
+from hum_workers.cell import Cell, CellState
 from hum_workers.nest import Lease, Nest
 from hum_workers.nest_plan import NestPlan, Raiser
 
@@ -25,13 +25,19 @@ class Spares:
         self.count = count
         self._listeners: list[Callable[[], None]] = []
 
+    def resize(self, count: int) -> None:
+        """Has so many from now on; those that are out above that come back in time."""
+        self.free += count - self.count
+        self.count = count
+        self._tell()
+
     def listen(self, on_free: Callable[[], None]) -> None:
         """Calls `on_free` whenever one has come back."""
         self._listeners.append(on_free)
 
     def take(self) -> bool:
         """Returns whether there was one; it is then the caller's."""
-        if not self.free:
+        if self.free <= 0:
             return False
         self.free -= 1
         return True
@@ -39,6 +45,9 @@ class Spares:
     def give_back(self) -> None:
         """Takes one back."""
         self.free += 1
+        self._tell()
+
+    def _tell(self) -> None:
         for on_free in self._listeners:
             on_free()
 
@@ -54,19 +63,28 @@ class _Lane:
         self.task: asyncio.Task[None] | None = None
         """Set from the raise of a cell to its burial and the pause after it."""
         self.lent = False
+        self.spent = False
+        """Its cell is of an egg that has changed."""
         self.over = asyncio.Event()
         """The turn of its cell has ended."""
 
     def keep(self, cell: Cell) -> None:
         """Takes a new cell in; an ending that comes late belongs to the one before."""
         self.cell = cell
-        self.lent = False
+        self.lent = self.spent = False
         self.over.clear()
+
+    def replace(self) -> None:
+        """Ends its cell, which no turn has; another one follows."""
+        self.spent = True
+        self.over.set()
+        if self.cell is not None and self.cell.state is CellState.HATCHING:
+            self.cell.kill()
 
     @property
     def offers(self) -> bool:
         """Whether its cell can be lent now."""
-        return not self.lent and self.cell is not None and self.cell.is_ready
+        return not (self.lent or self.spent) and self.cell is not None and self.cell.is_ready
 
 
 class EphemeralNest(Nest):
@@ -90,9 +108,6 @@ class EphemeralNest(Nest):
         """Begins to raise the first cell, unless the egg waits for its first prompt."""
         self._pump()
 
-    def quiet(self) -> None:
-        """Nothing follows: a cell goes with its turn."""
-
     def why_waiting(self) -> str:
         """Returns in a few words what a waiting turn waits for."""
         cells = sum(lane.task is not None for lane in self._lanes)
@@ -100,6 +115,14 @@ class EphemeralNest(Nest):
             f"each prompt has a cell of its own; of {cells} none is ready and free, and "
             f"{len(self._line)} prompts wait ([bee] max_procs)"
         )
+
+    def _replace(self, raiser: Callable[[int], Raiser], *, renew: bool) -> None:
+        self._raiser = raiser
+        for lane in self._lanes:
+            lane.raiser = raiser(lane.number)
+            if renew and lane.cell is not None and not lane.lent:
+                lane.replace()
+        self._pump()
 
     def _keepers(self) -> list[asyncio.Task[None]]:
         return [lane.task for lane in self._lanes if lane.task is not None]

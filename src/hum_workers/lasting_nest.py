@@ -8,12 +8,13 @@ of the last turn; a turn that runs, waits or is held by a tool keeps the cell.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import structlog
 
 from hum_workers.blame import Again
-from hum_workers.cell import Cell
+from hum_workers.cell import Cell, CellState
 from hum_workers.nest import Lease, Nest
 from hum_workers.nest_plan import NestPlan, Raiser
 from hum_workers.room import Room
@@ -40,6 +41,8 @@ class LastingNest(Nest):
         """Slots of the present cell that are lent."""
         self._keeper: asyncio.Task[None] | None = None
         self._pauses = plan.pauses()
+        self._renewing = False
+        """The present cell is lent no more and goes when its turns have ended."""
         self._go: asyncio.Future[str] = self._loop.create_future()
         """Resolves with the reason for which the present cell is to go; it is lent no more."""
         self._quiet_since = self._loop.time()
@@ -87,8 +90,13 @@ class LastingNest(Nest):
 
     def quiet(self) -> None:
         """Notes the end of a turn: idleness counts from the last one."""
+        super().quiet()
         self._quiet_since = self._loop.time()
-        if self.idle_since is not None:
+        cell = self.cell
+        if self._renewing and not self._leases and cell is not None and cell.is_ready:
+            if not self._go.done():
+                self._go.set_result("its egg has changed")
+        elif self.idle_since is not None:
             self._room.stir()
             if self._idle_timer is None and not self._go.done():
                 self._look_at_idleness()
@@ -140,7 +148,7 @@ class LastingNest(Nest):
                 pause = await self._one_life()
             finally:
                 self._leave_room()
-            if self._over or (pause is None and not self.wanted):
+            if self._over or (pause is None and not self.wanted and not self._renewing):
                 break
             if pause is not None:
                 await self._rest(pause)
@@ -156,8 +164,18 @@ class LastingNest(Nest):
         else:
             self.cell.emerged.add_done_callback(lambda _: self._room.leave(self))
 
+    def _replace(self, raiser: Callable[[int], Raiser], *, renew: bool) -> None:
+        self._raiser = raiser(0)
+        self._pauses = self._plan.pauses()
+        if renew and self._keeper is not None and not self._keeper.done():
+            self._renewing = True
+            if self.cell is not None and self.cell.state is CellState.HATCHING:
+                self.cell.kill()
+        self.quiet()
+
     async def _one_life(self) -> float | None:
         """Returns the pause that is due before the next raise; None after an end as asked."""
+        self._renewing = False
         try:
             cell = await self._raise(self._raiser, self._kept)
         except Exception as error:
@@ -184,7 +202,7 @@ class LastingNest(Nest):
         self._keep()
         cell = self.cell
         while cell is not None and cell.is_ready and self._used < self.limits.slots:
-            if self._go.done() or not self._lend(cell):
+            if self._go.done() or self._renewing or not self._lend(cell):
                 return
             self._used += 1
 

@@ -55,6 +55,7 @@ class Nest(ABC):
         self.held = 0
         """Turns that wait for a forager's tool and hold no slot."""
         self._line = Line(self._left)
+        self._unused: asyncio.Future[None] | None = None
         self._leases: set[Lease] = set()
         self._raised = 0
         self._failures = 0
@@ -157,9 +158,39 @@ class Nest(ABC):
         self._pump()
         return future
 
-    @abstractmethod
     def quiet(self) -> None:
         """Hears that a turn of this egg has ended, or that humd has read its ending."""
+        if self._unused is not None and not self.busy and not self._unused.done():
+            self._unused.set_result(None)
+
+    async def unused(self, timeout: float) -> bool:
+        """Returns whether no turn runs, waits or is held any more, within `timeout` seconds."""
+        if self.busy:
+            self._unused = self._loop.create_future()
+            await asyncio.wait({self._unused}, timeout=timeout)
+        return not self.busy
+
+    def adopt(self, plan: NestPlan, raiser: Callable[[int], Raiser], *, renew: bool) -> None:
+        """Lives by another plan from now on; what was given up is tried again.
+
+        Cells to come are from `raiser`. `renew`: those that live are replaced after their turns.
+        """
+        self._plan = plan
+        self.models = list(plan.models)
+        self.model = self.models[0]
+        self.limits, self.media, self.tools = plan.limits, plan.media, plan.tools
+        self.default_max_tokens = plan.default_max_tokens
+        self.parking.limits = plan.parking
+        failed, self.failure = self.failure, None
+        self._replace(raiser, renew=renew)
+        if failed is not None:
+            self._was_ready, self._failures = False, 0
+            self.start()
+        plan.on_change()
+
+    @abstractmethod
+    def _replace(self, raiser: Callable[[int], Raiser], *, renew: bool) -> None:
+        """Takes another raiser; the cells of the old one go when their turns have ended."""
 
     def drain(self) -> None:
         """Raises no cell again after a death: turns that run go on, those that wait give up then.
@@ -223,6 +254,8 @@ class Nest(ABC):
 
     def _start_failed(self, error: Exception) -> Again:
         """Notes a start that failed; returns whether another one is worth it (`blame`)."""
+        if isinstance(error, StartFailed) and error.kind == Death.STOPPED:
+            return Again.AT_ONCE  # by ourselves: there is another plan
         if not isinstance(error, HumError):
             log.error("worker.cell.raise.failed", egg=self.name, exc_info=error)
         self._failures += 1

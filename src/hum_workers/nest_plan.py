@@ -27,6 +27,7 @@ class NestLimits:
     max_waiting: int
     max_waiting_per_sid: int
     stop_grace: float
+    drain_timeout: float = 30.0
     idle_timeout: float | None = None
     """Seconds without a turn after which the cell goes; None: it stays."""
 

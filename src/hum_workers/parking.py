@@ -37,7 +37,7 @@ class Parking:
     def __init__(self, limits: ParkingLimits, now: Callable[[], float]) -> None:
         self.bytes = 0
         """Bytes of all conversations, as far as they came over a wire."""
-        self._limits = limits
+        self.limits = limits
         self._now = now
         self._parked: dict[str, Parked] = {}
         self._sids: dict[str, dict[str, None]] = {}
@@ -48,7 +48,7 @@ class Parking:
     def due(self) -> float | None:
         """Returns the seconds until the oldest one goes; None when there is none."""
         oldest = next(iter(self._parked.values()), None)
-        return None if oldest is None else max(0.0, oldest.at + self._limits.age - self._now())
+        return None if oldest is None else max(0.0, oldest.at + self.limits.age - self._now())
 
     def park(self, call_id: str, sid: str, talk: Talk) -> int:
         """Keeps a conversation and returns how many had to go for it, itself included."""
@@ -57,7 +57,7 @@ class Parking:
         self._sids.setdefault(sid, {})[call_id] = None
         self.bytes += talk.size
         gone = 0
-        limits = self._limits
+        limits = self.limits
         while len(self._parked) > limits.most or self.bytes > limits.bytes:
             self._drop(next(iter(self._parked)))
             gone += 1

@@ -49,6 +49,11 @@ class Room:
         """Holders that were asked to make room."""
         self._line: dict[Tenant, asyncio.Future[bool]] = {}
 
+    def resize(self, places: int) -> None:
+        """Has so many places from now on; cells above that go when they are idle and wanted."""
+        self.places = places
+        self.stir()
+
     def enter(self, tenant: Tenant) -> asyncio.Future[bool]:
         """Returns a future: True with a place, False when no turn waits for its cell any more."""
         place: asyncio.Future[bool] = self._loop.create_future()

@@ -12,14 +12,15 @@ from typing import Any
 import structlog
 
 from hum_workers import journal, ledger, lifecycle, logs, places
-from hum_workers.assembly import Stops, make_nest, raise_open_files
+from hum_workers.assembly import NestMaker, Stops, raise_open_files
 from hum_workers.bee import Bee
 from hum_workers.call_id import CallIds
-from hum_workers.egg import bee_settings, log_settings, metrics_settings
+from hum_workers.egg import bee_settings, load_eggs, log_settings, metrics_settings
 from hum_workers.ephemeral_nest import Spares
 from hum_workers.hosted import hosted
 from hum_workers.journal import Journal
 from hum_workers.ledger import Ledger
+from hum_workers.rereading import Rereader
 from hum_workers.room import Room
 from hum_workers.shown import shown
 from hum_workers.thrum.identity import Identity
@@ -30,10 +31,13 @@ from hum_workers.worker import Worker
 log = structlog.get_logger()
 
 
-async def serve(worker: Worker, eggs: Sequence[Any], *, found: Path | None = None) -> int:
+async def serve(
+    worker: Worker, eggs: Sequence[Any], paths: Sequence[Path], *, found: Path | None = None
+) -> int:
     """Serves the eggs until a signal and returns the exit code.
 
-    `found` is the egg of the user's configuration, when none was named.
+    `paths` is where they were read, and will be read again; `found` is the egg of the user's
+    configuration, when none was named.
 
     Raises:
         UsageError: the identity, the log file, the folder of cells or the address of the figures
@@ -56,8 +60,9 @@ async def serve(worker: Worker, eggs: Sequence[Any], *, found: Path | None = Non
         raise_open_files()
         stops = Stops()
         await ledger.end_leftovers(book.path, cells, tag)
-        bee = _assemble(worker, eggs, settings, identity, cells, records, book)
-        drain = max(egg.lifecycle.drain_timeout for egg in eggs)
+        bee, maker = _assemble(worker, eggs, identity, cells, records, book)
+        reader = Rereader(bee, maker, eggs, lambda: load_eggs(paths, worker.egg()))
+        stops.asked.add_done_callback(lambda _: reader.close())
         try:
             page = shown(
                 bee,
@@ -67,10 +72,12 @@ async def serve(worker: Worker, eggs: Sequence[Any], *, found: Path | None = Non
                 listen=metrics_settings(eggs).listen,
             )
             async with page, hosted(bee.view, stops.asked):
-                await bee.serve(stops.asked, drain)
+                await bee.serve(stops.asked)
         except asyncio.CancelledError:
             if stops.forced is None:
                 raise
+        finally:
+            reader.close()
         return stops.forced or 0
     finally:
         places.leave(cells)
@@ -82,40 +89,32 @@ async def serve(worker: Worker, eggs: Sequence[Any], *, found: Path | None = Non
 def _assemble(
     worker: Worker,
     eggs: Sequence[Any],
-    settings: Any,
     identity: Identity,
     cells: Path,
     records: Journal,
     book: Ledger,
-) -> Bee:
-    start_slot = asyncio.Semaphore(1)
+) -> tuple[Bee, NestMaker]:
+    settings, loop = bee_settings(eggs), asyncio.get_running_loop()
     ephemeral = settings.propensity == "ephemeral"
     places = settings.max_procs or len(eggs)
-    spares = Spares(places - len(eggs)) if ephemeral else None
-    room = Room(places)
-    loop = asyncio.get_running_loop()
-    nests = [
-        make_nest(
-            worker,
-            egg,
-            cells=cells,
-            tag=_tag(identity.hid),
-            start_slot=start_slot,
-            on_change=lambda: bee.models_changed(),
-            on_prompt=settings.raise_ == "on-prompt",
-            room=room,
-            spares=spares,
-            pulse=lambda *event: bee.pulse(*event),
-            ledger=book,
-        )
-        for egg in eggs
-    ]
+    maker = NestMaker(
+        worker=worker,
+        cells=cells,
+        tag=_tag(identity.hid),
+        start_slot=asyncio.Semaphore(1),
+        on_change=lambda: bee.models_changed(),
+        on_prompt=settings.raise_ == "on-prompt",
+        room=Room(places),
+        spares=Spares(places - len(eggs)) if ephemeral else None,
+        pulse=lambda *event: bee.pulse(*event),
+        ledger=book,
+    )
     bee = Bee(
         hive=worker.hive,
         hid=identity.hid,
         source=settings.source,
         statefulness="ephemeral_per_call" if ephemeral else "stateless_per_call",
-        nests=nests,
+        nests=[maker.nest(egg) for egg in eggs],
         pacer=Pacer(
             settings.pace, settings.burst, loop.time, worker.hive, dialect=settings.dialect
         ),
@@ -123,7 +122,7 @@ def _assemble(
         call_ids=CallIds(identity.seed),
         socket=partial(_socket, settings.thrum_socket),
     )
-    return bee
+    return bee, maker
 
 
 def _tag(hid: str) -> str:

@@ -49,7 +49,7 @@ class ToolDesk:
         busy: Callable[[str], bool],
     ) -> None:
         self._openings = Openings()
-        self._nests = list(nests)
+        self._nests = nests
         self._ids = ids
         self._line = line
         self._begin = begin
