@@ -275,7 +275,9 @@ class Answer:
         engine: asyncio.Future[tuple[Mmm, Any]] = self._loop.create_future()
         pieces = Pieces() if self._tools else None
         body = to_json(request)
+        size = len(body)
         number = lease.cell.feed(body, self._sink(engine, pieces))
+        del body  # the answer may take minutes, and a thousand of them hold a thousand prompts
 
         def cancel() -> None:
             self._halt.interrupt = _nothing
@@ -294,7 +296,7 @@ class Answer:
         step = self._judged(data["reason"], pieces)
         if step is None:
             return Finish(data["reason"])
-        self._talk = self._talk.stepped(step, cell_id=lease.cell.cell_id, request=len(body))
+        self._talk = self._talk.stepped(step, cell_id=lease.cell.cell_id, request=size)
         return step
 
     def _judged(self, reason: str, pieces: Pieces | None) -> Step | None:

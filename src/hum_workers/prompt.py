@@ -38,9 +38,22 @@ class Prompt:
     """Tools that came with it; `ToolRules.admit` says which of them the model is told of."""
 
     @property
+    def weight(self) -> int:
+        """About the characters that it holds: what a turn that waits costs in memory."""
+        return sum(map(_weight, self.messages)) + sum(_weight(tool.schema) for tool in self.tools)
+
+    @property
     def unknown(self) -> tuple[str, ...]:
         """Sampling keys that nobody knows, to be logged once each."""
         return self.sampling.unknown
+
+
+def _weight(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(_weight, value.values()))
+    return sum(map(_weight, value)) if isinstance(value, (list, tuple)) else 8
 
 
 def is_bare(tone: Mapping[str, Any]) -> bool:

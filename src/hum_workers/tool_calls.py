@@ -150,7 +150,9 @@ class Pieces:
         """It asked for more than is kept."""
         self._text: list[str] = []
         self._reasoning: list[str] = []
-        self._calls: dict[int, list[str]] = {}
+        # Pieces are joined once, at the end: a call's text that grows piece by piece would be
+        # copied for each of them, and 3 MiB of arguments would hold up every other turn for 8 s.
+        self._calls: dict[int, tuple[list[str], list[str], list[str]]] = {}
         self._chars = 0
 
     def add(self, kind: Mmm, data: Any) -> None:
@@ -160,10 +162,12 @@ class Pieces:
         elif kind == Mmm.REASONING:
             self._reasoning.append(data)
         elif not self.over:
-            call = self._calls.setdefault(data["index"], ["", "", ""])
-            call[0] = call[0] or data["id"]
-            call[1] += data["name"]
-            call[2] += data["arguments"]
+            call = self._calls.get(data["index"])
+            if call is None:
+                call = self._calls[data["index"]] = ([], [], [])
+            for kept, key in zip(call, ("id", "name", "arguments"), strict=True):
+                if data[key]:
+                    kept.append(data[key])
             self._chars += len(data["name"]) + len(data["arguments"])
             self.over = len(self._calls) > MOST_CALLS or self._chars > MOST_CHARS
 
@@ -195,8 +199,12 @@ class Pieces:
         return Step(calls, "".join(self._text), "".join(self._reasoning))
 
 
-def _judged(number: int, pieces: Sequence[str], tools: Mapping[str, Tool], ids: CallIds) -> Call:
-    engine_id, name, arguments = pieces
+def _judged(
+    number: int, pieces: Sequence[list[str]], tools: Mapping[str, Tool], ids: CallIds
+) -> Call:
+    given, *texts = pieces
+    engine_id = given[0] if given else ""
+    name, arguments = map("".join, texts)
     tool = tools.get(name)
     owner = tool.owner if tool is not None else None
     call = Call(
