@@ -124,6 +124,7 @@ async def test_a_full_line_and_a_wait_that_is_too_long_say_how_many_wait_and_why
         await speaks(asker, long)
         waiting = [asker.prompt(modelId="b", text="hi") for _ in range(2)]
         slots = 256 + 64
+        await asker.ask("hi", "b", sampling={"n": 2})  # refused behind those two
         more = [asker.prompt(modelId="b", text="hi") for _ in range(slots + 3)]
         answers = await asyncio.gather(*(asker.collect(sid, WAIT) for sid in [*waiting, *more]))
         errors = [ended(answer) for answer in answers]

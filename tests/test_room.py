@@ -33,7 +33,7 @@ class Tenant:
     def __init__(self, room: Room, name: str) -> None:
         self.name = name
         self.idle_since: float | None = None
-        self.wanted = True
+        self.asked = self.wanted = True
         self.engaged = "1 prompts run"
         self.went = 0
         self.heard: list[str] = []
@@ -51,7 +51,7 @@ class Tenant:
         self.heard.append(kind)
 
     def rests(self, since: float) -> None:
-        self.wanted = False
+        self.asked = self.wanted = False
         self.idle_since = since
         self.room.stir()
 
@@ -107,7 +107,7 @@ async def test_an_egg_that_nobody_asks_for_any_more_leaves_the_line() -> None:
     assert await a.asks()
     second, third = b.asks(), c.asks()
     await turns()
-    b.wanted = False
+    b.asked = b.wanted = False
     room.stir()
     assert await second is False
     a.rests(1.0)
@@ -139,3 +139,15 @@ async def test_a_place_that_is_left_twice_is_given_once() -> None:
     assert not third.done()
     room.give_up(c)
     assert await third is False
+
+
+async def test_for_one_that_no_turn_asks_for_nobody_goes() -> None:
+    room = Room(1)
+    a, b = (Tenant(room, name) for name in "ab")
+    assert await a.asks()
+    b.asked = False
+    second = b.asks()
+    a.rests(1.0)
+    assert a.went == 0
+    room.resize(2)
+    assert await second

@@ -56,9 +56,14 @@ class LastingNest(Nest):
         return [] if self.cell is None else [self.cell]
 
     @property
-    def wanted(self) -> bool:
+    def asked(self) -> bool:
         """Whether a turn waits for the cell."""
         return bool(self._line)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a cell is to be raised: for a turn, or as the egg says, for the first time."""
+        return self.asked or not (self._plan.on_prompt or self._was_ready)
 
     @property
     def idle_since(self) -> float | None:
@@ -148,7 +153,7 @@ class LastingNest(Nest):
                 pause = await self._one_life()
             finally:
                 self._leave_room()
-            if self._over or (pause is None and not self.wanted and not self._renewing):
+            if self._over or (pause is None and not self.asked and not self._renewing):
                 break
             if pause is not None:
                 await self._rest(pause)
@@ -220,7 +225,7 @@ class LastingNest(Nest):
 
     def _left(self) -> None:
         super()._left()
-        if not self.wanted:
+        if not self.asked:
             self._room.stir()
 
     def _look_at_idleness(self) -> None:

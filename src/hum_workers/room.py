@@ -24,8 +24,12 @@ class Tenant(Protocol):
         """When its ready cell was last used; None: it may not be evicted."""
 
     @property
+    def asked(self) -> bool:
+        """Whether a turn waits for its cell, so that another's may have to go."""
+
+    @property
     def wanted(self) -> bool:
-        """Whether a turn waits for its cell."""
+        """Whether it still wants a place, with or without a turn."""
 
     @property
     def engaged(self) -> str:
@@ -55,7 +59,7 @@ class Room:
         self.stir()
 
     def enter(self, tenant: Tenant) -> asyncio.Future[bool]:
-        """Returns a future: True with a place, False when no turn waits for its cell any more."""
+        """Returns a future: True with a place, False when it is not wanted any more."""
         place: asyncio.Future[bool] = self._loop.create_future()
         if len(self._holders) < self.places and not self._line:
             self._holders[tenant.name] = tenant
@@ -98,7 +102,8 @@ class Room:
             if not place.done():
                 self._holders[tenant.name] = tenant
                 place.set_result(True)
-        while len(self._going) < len(self._line):
+        asking = [tenant for tenant in self._line if tenant.asked]
+        while len(self._going) < len(asking):
             name = victim(
                 Holder(name=name, idle_since=held.idle_since)
                 for name, held in self._holders.items()
@@ -107,5 +112,4 @@ class Room:
             if name is None:
                 return
             self._going.add(name)
-            tenant = list(self._line)[len(self._going) - 1]
-            tenant.hears("cell-evicted", self._holders[name].make_room())
+            asking[len(self._going) - 1].hears("cell-evicted", self._holders[name].make_room())
