@@ -45,6 +45,8 @@ CHIS = (
 NINETY = "a whole stop has to stay under the 90 s that systemd gives"
 RESULTS = ("tool-result", "error")
 """Tones that answer a tool call: an `error` comes here only with a callId."""
+MOST_OPEN = 65_536
+"""Turns without a written ending; beyond them a prompt is dropped, and the log says so."""
 KEYS_LOGGED = 256
 """Unknown sampling keys remembered, so that each is logged once and a flood costs little."""
 
@@ -78,6 +80,7 @@ class Bee:
         self._stopping = False
         self._loop = asyncio.get_running_loop()
         self._unknown_keys: set[str] = set()
+        self._unheard = 0
         self._handlers: dict[str, Callable[[str, Mapping[str, Any]], None]] = {
             "prompt": self._prompt,
             "cancel": self._cancel,
@@ -247,6 +250,14 @@ class Bee:
         self._conversations.stop(sid, Finish("cancelled"))
 
     def _prompt(self, sid: str, tone: Mapping[str, Any]) -> None:
+        if self._pacer.open >= MOST_OPEN:
+            # Endings are paced; a flood of prompts that are refused at once would pile them up.
+            self._unheard += 1
+            if self._unheard & (self._unheard - 1) == 0:  # 1, 2, 4, …: a flood costs few lines
+                log.error(
+                    "worker.prompt.dropped", sid=sid[:80], open=MOST_OPEN, so_far=self._unheard
+                )
+            return
         # A refused prompt is a turn, too: its error goes out behind the answers before it.
         asked: Talk | TurnError
         bare, nest = False, self._colony.nests[0]
@@ -290,7 +301,8 @@ class Bee:
         if refusal := refusal or nest.full():
             turn.refuse(refusal)
             return
-        self._conversations.add(turn, max_waiting=nest.limits.max_waiting_per_sid)
+        weight = asked.prompt.weight if isinstance(asked, Talk) else 0
+        self._conversations.add(turn, max_waiting=nest.limits.max_waiting_per_sid, weight=weight)
 
     def _over(self, number: int, nest: Nest) -> None:
         """humd has read the ending of a turn."""

@@ -13,13 +13,19 @@ from hum_workers.ending import Ending
 from hum_workers.errors import ErrorCode, TurnError
 from hum_workers.turn import Turn
 
+MIB = 1024 * 1024
+MOST_WEIGHT = 512 * MIB
+"""Characters of all prompts that run or wait; one alone may always have what a line holds."""
+
 
 class Conversations:
     """All turns of a bee that have not ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, most_weight: int = MOST_WEIGHT) -> None:
+        self._most_weight = most_weight
         self._lines: dict[str, deque[tuple[Turn, asyncio.Future[None] | None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._weight = 0
         self._loop = asyncio.get_running_loop()
 
     def __len__(self) -> int:
@@ -29,8 +35,9 @@ class Conversations:
         """Whether a turn of the sid runs or waits."""
         return sid in self._lines
 
-    def add(self, turn: Turn, *, max_waiting: int) -> None:
-        """Runs the turn when its sid is free; refuses it when `max_waiting` wait there already.
+    def add(self, turn: Turn, *, max_waiting: int, weight: int = 0) -> None:
+        """Runs the turn when its sid is free; refuses it when `max_waiting` wait there already,
+        or when all prompts together would hold too much; `weight` is about its characters.
 
         A refusal needs no place in the line: an outbox holds it until those before it have ended.
         """
@@ -43,15 +50,24 @@ class Conversations:
             )
             turn.refuse(refusal)
             return
+        if self._weight and self._weight + weight > self._most_weight:
+            refusal = TurnError(
+                ErrorCode.NO_CAPACITY,
+                f"{len(self._tasks)} prompts hold {self._weight // MIB} MiB already, and "
+                f"{self._most_weight // MIB} is the most; ask again later",
+            )
+            turn.refuse(refusal)
+            return
         place: asyncio.Future[None] | None = None
         if line is None:
             line = self._lines[turn.sid] = deque()
         else:
             place = self._loop.create_future()
         line.append((turn, place))
+        self._weight += weight
         task = self._loop.create_task(self._run(turn, place, line), name=f"turn-{turn.sid[:40]}")
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda task: self._ended(task, weight))
 
     def stop(self, sid: str, ending: Ending) -> None:
         """Ends the running turn of the sid and all that wait behind it."""
@@ -76,6 +92,10 @@ class Conversations:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+    def _ended(self, task: asyncio.Task[None], weight: int) -> None:
+        self._tasks.discard(task)
+        self._weight -= weight
 
     async def _run(
         self,

@@ -63,6 +63,7 @@ class Pace(Protocol):
     turn_limit: int
     total_limit: int
     held: int
+    open: int
     merged: int
     extra: int
 
@@ -291,6 +292,7 @@ class TurnOutbox:
             return lines
         assert isinstance(item, Ending)
         line = item.line(self._chars)
+        self._pace.open -= 1
         self._pace.ended(Sent(self.sid, item.rid, line, self._on_told))
         return line
 

@@ -51,6 +51,8 @@ class Pacer:
         self.dialect: Dialect = dialect
         self.turn_limit = turn_limit
         self.total_limit = total_limit
+        self.open = 0
+        """Turns whose ending has not been written."""
         self.held = 0
         """Bytes that wait, of all turns."""
         self.sent = 0
@@ -81,6 +83,7 @@ class Pacer:
         must end: what the next one of its sid says is held until then. `on_told` is called once,
         when humd has read the ending or it was sent for the last time."""
         outbox = TurnOutbox(self, sid, on_overflow, on_told)
+        self.open += 1
         before = self._newest.get(sid)
         if before is not None:
             before.following = outbox
