@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hum_workers import lifecycle, logs, places
+from hum_workers import lifecycle, logs, orphans, places
 from hum_workers.assembly import NestMaker, Stops, media_rules, raise_open_files
 from hum_workers.egg import log_settings
 from hum_workers.ending import Finish
@@ -159,6 +159,7 @@ async def ask(worker: Worker, egg: Any, question: Question, *, as_json: bool) ->
     finally:
         nest.kill()
         await nest.buried(KILL_WAIT)
+        orphans.kill_below()
         places.leave(cells)
     if stops.forced is not None:
         return stops.forced

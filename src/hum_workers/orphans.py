@@ -30,6 +30,13 @@ def strays(table: Mapping[int, Stat]) -> list[Stat]:
     return [table[pid] for pid in (*adopted, *proc.descendants(table, adopted, without=mine))]
 
 
+def kill_below() -> None:
+    """Kills everything below this process: at its end nothing there is of use to anybody."""
+    table = proc.scan()
+    for pid in proc.descendants(table, [os.getpid()]):
+        proc.send(table[pid], signal.SIGKILL)
+
+
 def reap(found: list[Stat]) -> None:
     """Collects the zombies among our own orphans."""
     for stat in found:

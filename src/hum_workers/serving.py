@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from hum_workers import journal, ledger, lifecycle, logs, places
+from hum_workers import journal, ledger, lifecycle, logs, orphans, places
 from hum_workers.assembly import NestMaker, Stops, raise_open_files
 from hum_workers.bee import Bee
 from hum_workers.call_id import CallIds
@@ -78,6 +78,8 @@ async def serve(
                 raise
         finally:
             reader.close()
+            # A probe of an engine may hang, and the thread that waits for it with it.
+            orphans.kill_below()
         return stops.forced or 0
     finally:
         places.leave(cells)
