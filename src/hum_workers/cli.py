@@ -14,7 +14,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hum_workers import __version__
+from hum_workers import __version__, standard_files
 from hum_workers.errors import EngineError, UsageError
 from hum_workers.worker import Worker
 
@@ -35,6 +35,7 @@ ended by a second SIGINT or SIGTERM."""
 
 def run(worker: Worker, argv: Sequence[str] | None = None) -> int:
     """Does what the command line asks and returns the exit code."""
+    standard_files.fill()
     words = sys.argv[1:] if argv is None else list(argv)
     if words[:1] == ["status"]:
         return _status(worker, words[1:])

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
+import stat
 import sys
+import time
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
 import structlog
 
 from hum_workers.errors import UsageError
+from hum_workers.log_stream import PatientStream
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -20,13 +25,8 @@ def configure(level: str = "info", file: Path | None = None) -> None:
     Raises:
         UsageError: the file can't be opened.
     """
-    stream: IO[str] = sys.stderr
-    if file is not None:
-        try:
-            stream = file.open("a", encoding="utf-8", buffering=1)
-        except OSError as error:
-            raise UsageError(f"{file}: the log can't be written: {error.strerror}") from error
-    people = file is None and stream.isatty()
+    people = file is None and sys.stderr is not None and sys.stderr.isatty()
+    stream = _standard_error(people) if file is None else _SafeStream(_opened(file))
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -34,7 +34,7 @@ def configure(level: str = "info", file: Path | None = None) -> None:
             *_renderers(people),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.WriteLoggerFactory(_SafeStream(stream)),  # type: ignore[arg-type]
+        logger_factory=structlog.WriteLoggerFactory(stream),  # type: ignore[arg-type]
         cache_logger_on_first_use=True,
     )
 
@@ -48,19 +48,56 @@ def _renderers(people: bool) -> list[Any]:
     ]
 
 
-class _SafeStream:
-    """A stream whose reader may leave: a lost log line must not end a bee."""
+def _opened(file: Path) -> IO[str]:
+    # Without O_NONBLOCK a pipe without a reader would be waited for, here and now.
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        if file.exists() and not file.is_file():
+            raise UsageError(f"{file}: the log can't be written: it is no regular file")
+        return open(os.open(file, flags, 0o644), "a", encoding="utf-8", buffering=1)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"{file}: the log can't be written: {why}") from error
 
-    def __init__(self, stream: IO[str]) -> None:
+
+def _standard_error(people: bool) -> _SafeStream | PatientStream:
+    """Returns what never waits for the reader of standard error."""
+    if sys.stderr is None or stat.S_ISREG(os.fstat(2).st_mode):
+        return _SafeStream(sys.stderr)
+    return PatientStream(2, _dropped_for_people if people else _dropped)
+
+
+def _dropped_for_people(count: int) -> str:
+    return f"{time.strftime('%H:%M:%S')} [warning  ] worker.log.dropped           lines={count}\n"
+
+
+def _dropped(count: int) -> str:
+    line = {
+        "lines": count,
+        "event": "worker.log.dropped",
+        "level": "warning",
+        "timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    return msgspec.json.encode(line).decode() + "\n"
+
+
+class _SafeStream:
+    """A regular file, which may be full: a lost log line must not end a bee."""
+
+    def __init__(self, stream: IO[str] | None) -> None:
         self._stream = stream
 
     def write(self, text: str) -> None:
+        if self._stream is None:
+            return
         try:
             self._stream.write(text)
         except (OSError, ValueError, UnicodeError):
             return
 
     def flush(self) -> None:
+        if self._stream is None:
+            return
         try:
             self._stream.flush()
         except (OSError, ValueError):

@@ -11,13 +11,13 @@ import difflib
 import hashlib
 import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from hum_workers.asked_process import ask
 from hum_workers.vllm_worker import environment
 from hum_workers.vllm_worker.command import MAIN, alias_files
 from hum_workers.vllm_worker.probe import Engine
@@ -86,20 +86,16 @@ def _help(engine: Engine, env: Mapping[str, str], timeout: float) -> str:
                 path.write_text(text)
                 env = environment.with_path(env, str(path.parent.parent))
         try:
-            done = subprocess.run(
+            done = ask(
                 [engine.python, "-c", MAIN, "serve", "--help=all"],
                 # a narrow terminal would break a flag's names over two lines
                 env={**env, "COLUMNS": "1000", "TMPDIR": private, "CUDA_VISIBLE_DEVICES": ""},
                 cwd=private,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
                 timeout=timeout,
-                check=False,
             )
-        except (OSError, subprocess.TimeoutExpired):
+        except OSError:
             return ""
-    return done.stdout.decode("utf-8", "replace")
+    return done.out.decode("utf-8", "replace")
 
 
 def _remember(path: Path, flags: frozenset[str]) -> None:

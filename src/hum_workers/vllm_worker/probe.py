@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from hum_workers.asked_process import ask
 from hum_workers.errors import EngineError
 
 PROBE_TIMEOUT = 30.0
@@ -126,21 +126,18 @@ def _missing(python: str) -> str:
 def _ask(python: str, env: Mapping[str, str], timeout: float) -> dict[str, Any]:
     """Runs the script; safe path, so that a file in our folder can't stand in for a package."""
     try:
-        done = subprocess.run(
+        done = ask(
             [python, "-c", _SCRIPT],
             env={**env, "PYTHONSAFEPATH": "1"},
             cwd=os.sep,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
             timeout=timeout,
-            check=False,
         )
-        if done.returncode == 0:
-            answer: dict[str, Any] = msgspec.json.decode(done.stdout.splitlines()[-1])
+        if done.code == 0:
+            answer: dict[str, Any] = msgspec.json.decode(done.out.splitlines()[-1])
             return answer
-        last = (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no output"])[-1]
-        what = f"exit code {done.returncode}: {last[:200]}"
-    except subprocess.TimeoutExpired:
+        last = (done.err.decode("utf-8", "replace").strip().splitlines() or ["no output"])[-1]
+        what = f"exit code {done.code}: {last[:200]}"
+    except TimeoutError:
         what = f"no answer within {timeout:g} s"
     except OSError as error:
         what = error.strerror or str(error)
