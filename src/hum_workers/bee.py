@@ -155,6 +155,7 @@ class Bee:
             merged=self._pacer.merged,
             held_bytes=self._pacer.held,
             parked_calls=self._desk.parked,
+            tasks=len(asyncio.all_tasks()),
             eggs=[nest.view() for nest in self._colony.nests],
         )
 

@@ -235,4 +235,6 @@ class BeeView:
     """Texts that went in the delta of another."""
     held_bytes: int
     parked_calls: int
+    tasks: int = 0
+    """Tasks of its loop."""
     eggs: Sequence[EggView]

@@ -160,19 +160,8 @@ class Journal:
         return self._still_open(data)
 
     def _still_open(self, data: bytes) -> list[tuple[int, str]]:
-        found: dict[bytes, tuple[int, str]] = {}
-        *lines, _torn = data[len(self._header) :].split(b"\n")
-        for line in lines:
-            if begun := _BEGUN.fullmatch(line):
-                try:
-                    sid = msgspec.json.decode(begun[3], type=str)
-                except ValueError:
-                    continue
-                found[begun[1]] = (int(begun[2]), sid)
-            elif ended := _ENDED.fullmatch(line):
-                found.pop(ended[1], None)
         oldest = (self._now() - AGE) * 1000
-        return [entry for entry in found.values() if entry[0] >= oldest and entry[1]][:MOST]
+        return [entry for entry in open_turns(data) if entry[0] >= oldest and entry[1]][:MOST]
 
     def _warn(self, reason: str) -> None:
         kind = reason.partition(":")[0]
@@ -184,6 +173,22 @@ class Journal:
 def path(state: Path, hive: str, tag: str) -> Path:
     """Returns where the journal of a bee lies, below the state folder of its user."""
     return state / "hum" / "workers" / hive / f"open.{tag}.journal"
+
+
+def open_turns(data: bytes) -> list[tuple[int, str]]:
+    """Returns begin (ms since 1970) and sid of the turns without an end; reads what is whole."""
+    found: dict[bytes, tuple[int, str]] = {}
+    _header, *lines, _torn = (b"\n" + data).split(b"\n")
+    for line in lines:
+        if begun := _BEGUN.fullmatch(line):
+            try:
+                sid = msgspec.json.decode(begun[3], type=str)
+            except ValueError:
+                continue
+            found[begun[1]] = (int(begun[2]), sid)
+        elif ended := _ENDED.fullmatch(line):
+            found.pop(ended[1], None)
+    return list(found.values())
 
 
 def _contents(file: Path) -> bytes:

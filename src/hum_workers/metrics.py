@@ -266,6 +266,12 @@ FAMILIES: Sequence[Family] = (
         "gauge",
     ),
     _bee(
+        "hum_worker_tasks",
+        "Tasks of the bee, a turn each and a few more: they fall when turns end.",
+        lambda b: b.tasks,
+        "gauge",
+    ),
+    _bee(
         "hum_worker_connected",
         "1 while a connection to humd stands, else 0.",
         lambda b: float(b.connected),
