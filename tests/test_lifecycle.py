@@ -73,7 +73,7 @@ async def test_a_stop_reaches_the_engine_and_gone_says_who_stays(how: str, alive
         await alive.appear(4)
         tree.terminate()
         left = await tree.gone(0.0)
-        assert f"python (pid {tree.engine_pid}, state" in " ".join(map(str, left))
+        assert f" (pid {tree.engine_pid}, state" in " ".join(map(str, left))
         assert not tree.exited.done()
     async with engine_tree(python("import signal; signal.pause()"), confinement(how, "off")) as it:
         it.terminate()
