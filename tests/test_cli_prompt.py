@@ -216,7 +216,8 @@ async def test_ctrl_c_at_any_moment_leaves_nothing(moment: float, short_dir: Pat
     async with started(short_dir, "--egg", path, "--prompt", SLOW, quiet=False) as process:
         await asyncio.sleep(moment)
         os.killpg(process.pid, signal.SIGINT)
-        assert await process.wait() in (0, 130, -signal.SIGINT)
+        # And so is the exit code 1 of an interpreter that is interrupted before its first line.
+        assert await process.wait() in (0, 130, -signal.SIGINT, *((1,) if moment < 0.1 else ()))
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
