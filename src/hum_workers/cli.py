@@ -6,6 +6,7 @@ Imports next to nothing until it knows what is asked: `--help` must come at once
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -28,6 +29,8 @@ class Exit(IntEnum):
     ENGINE = 3
 
 
+MOST_DIGITS = 9
+"""Of --max-tokens."""
 EPILOG = """exit codes: 0 stopped as asked; 1 the turn of --prompt failed; 2 the command line, an
 egg or the identity is wrong; 3 the engine can't be started (--prompt and --check only); 130 or 143
 ended by a second SIGINT or SIGTERM."""
@@ -37,8 +40,27 @@ def run(worker: Worker, argv: Sequence[str] | None = None) -> int:
     """Does what the command line asks and returns the exit code."""
     standard_files.fill()
     words = sys.argv[1:] if argv is None else list(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a path is any bytes
+    try:
+        try:
+            return _run(worker, words)
+        finally:
+            _flush()
+    except BrokenPipeError:
+        _forget_output()
+        return Exit.OK if words[:1] == ["status"] else Exit.TURN_FAILED
+    except Unwritten as error:
+        _forget_output()
+        print(f"standard output can't be written: {error}", file=sys.stderr)  # noqa: T201
+        return Exit.TURN_FAILED
+
+
+def _run(worker: Worker, words: Sequence[str]) -> int:
     if words[:1] == ["status"]:
-        return _status(worker, words[1:])
+        from hum_workers.status import main
+
+        return main(worker.hive, words[1:], _say)
     if os.getpid() == 1:
         # The kernel gives pid 1 no default action: a stop before the loop runs would be lost.
         signal.signal(signal.SIGTERM, _leave)
@@ -55,29 +77,53 @@ def run(worker: Worker, argv: Sequence[str] | None = None) -> int:
     except EngineError as error:
         print(error, file=sys.stderr)  # noqa: T201
         return Exit.ENGINE
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return Exit.TURN_FAILED
     except KeyboardInterrupt:
         return 128 + signal.SIGINT  # before there was anything to stop
+
+
+class Unwritten(Exception):
+    """Standard output takes nothing: a full disk, say."""
+
+
+def _say(text: object) -> None:
+    try:
+        print(text, flush=True)  # noqa: T201
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Unwritten(error.strerror) from error
+
+
+def _flush() -> None:
+    """Writes what argparse has left in the buffer, while a failure can still be told."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise Unwritten(error.strerror) from error
+
+
+def _forget_output() -> None:
+    # What is still buffered must not fail a second time at the end of the process.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _leave(number: int, frame: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _status(worker: Worker, words: Sequence[str]) -> int:
-    from hum_workers.status import main
-
-    try:
-        return main(worker.hive, words)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return Exit.OK
+class _Parser(argparse.ArgumentParser):
+    def print_help(self, file: Any = None) -> None:
+        """As argparse does, which keeps silent when nobody can read it."""
+        if file is None:
+            _say(self.format_help().removesuffix("\n"))
+        else:
+            super().print_help(file)
 
 
 def _parser(worker: Worker) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=worker.hive,
         description=f"{worker.about} '{worker.hive} status' shows the bees that run.",
         epilog=EPILOG,
@@ -94,7 +140,10 @@ def _parser(worker: Worker) -> argparse.ArgumentParser:
     )
     modes = parser.add_mutually_exclusive_group()
     modes.add_argument(
-        "--prompt", metavar="TEXT", help="answer one prompt and exit; - reads standard input"
+        "--prompt",
+        type=_utf8,
+        metavar="TEXT",
+        help="answer one prompt and exit; - reads standard input",
     )
     modes.add_argument(
         "--check", action="store_true", help="say all that is wrong, without starting anything"
@@ -109,7 +158,7 @@ def _parser(worker: Worker) -> argparse.ArgumentParser:
     )
     modes.add_argument("--version", action="store_true", help="print the versions and exit")
     asking = parser.add_argument_group("with --prompt")
-    asking.add_argument("--system", metavar="TEXT", help="system prompt")
+    asking.add_argument("--system", type=_utf8, metavar="TEXT", help="system prompt")
     asking.add_argument(
         "--image",
         action="append",
@@ -126,8 +175,11 @@ def _parser(worker: Worker) -> argparse.ArgumentParser:
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    if not text.isdecimal() or len(text) > MOST_DIGITS or int(text) < 1:
+        shown = _short(text)
+        raise argparse.ArgumentTypeError(
+            f"{shown} is no whole number above 0 of {MOST_DIGITS} digits at most"
+        )
     return int(text)
 
 
@@ -137,8 +189,20 @@ def _temperature(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value <= 2:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 to 2")
+        raise argparse.ArgumentTypeError(f"{_short(text)} is no number from 0 to 2")
     return value
+
+
+def _utf8(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise argparse.ArgumentTypeError(f"is no UTF-8: {_short(text)}") from error
+    return text
+
+
+def _short(text: str) -> str:
+    return ascii(text if len(text) <= 20 else text[:20] + "...")
 
 
 def _refuse_strays(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
@@ -160,7 +224,7 @@ def _do(worker: Worker, args: argparse.Namespace) -> int:
         from hum_workers.thrum.tones import THRUM_VERSION
 
         engine = worker.engine_version()
-        print(f"{worker.hive} {__version__}, thrum {THRUM_VERSION}, {engine}")  # noqa: T201
+        _say(f"{worker.hive} {__version__}, thrum {THRUM_VERSION}, {engine}")
         return Exit.OK
     if args.egg_schema:
         return _print_schema(worker)
@@ -207,7 +271,7 @@ def _find_egg(worker: Worker) -> Path:
     from hum_workers.places import default_egg
 
     egg = default_egg(os.environ, worker.hive)
-    if not egg.exists():
+    if not os.path.lexists(egg):
         raise UsageError(f"{worker.hive}: no egg: name one with --egg FILE or put one at {egg}")
     return egg
 
@@ -228,14 +292,14 @@ def _print_schema(worker: Worker) -> int:
 
     from hum_workers.egg import schema
 
-    print(json.dumps(schema(worker.egg()), indent=2, ensure_ascii=False))  # noqa: T201
+    _say(json.dumps(schema(worker.egg()), indent=2, ensure_ascii=False))
     return Exit.OK
 
 
 def _check(worker: Worker, eggs: Sequence[Any]) -> int:
     findings = worker.check(eggs, os.environ)
     for finding in findings:
-        print(finding)  # noqa: T201
+        _say(finding)
     errors = [finding for finding in findings if finding.level == "error"]
     if not errors:
         return Exit.OK
@@ -249,7 +313,7 @@ def _show(worker: Worker, eggs: Sequence[Any]) -> int:
     cells = cells_folder(os.environ, os.getuid())
     try:
         for egg in eggs:
-            print(worker.show(egg, private_folder(cells, "00000000", egg.name), os.environ))  # noqa: T201
+            _say(worker.show(egg, private_folder(cells, "00000000", egg.name), os.environ))
     finally:
         leave(cells)
     return Exit.OK

@@ -18,6 +18,7 @@ from typing import Any
 import tomli
 
 from hum_workers.errors import Mistake
+from hum_workers.plain_files import open_plain
 from hum_workers.toml_positions import Path as KeyPath
 from hum_workers.toml_positions import Positions, positions
 
@@ -83,7 +84,7 @@ def read_documents(paths: Sequence[Path]) -> list[Document | Mistake]:
 
 def _expand(path: Path) -> Iterator[Path | Mistake]:
     """Yields the eggs that a path stands for: itself, or those of a folder, sorted by name."""
-    if not path.is_dir():
+    if not os.path.isdir(path):  # unlike Path.is_dir, it also takes names that no file can have
         yield path
         return
     try:
@@ -94,7 +95,7 @@ def _expand(path: Path) -> Iterator[Path | Mistake]:
     eggs = [
         path / name
         for name in names
-        if name.endswith(".toml") and not name.startswith(".") and not (path / name).is_dir()
+        if name.endswith(".toml") and not name.startswith(".") and not os.path.isdir(path / name)
     ]
     if not eggs:
         yield Mistake(file=str(path), message="the folder holds no egg; put a .toml file there")
@@ -104,19 +105,26 @@ def _expand(path: Path) -> Iterator[Path | Mistake]:
 def _read(path: Path, seen: set[tuple[int, int]]) -> Sequence[Document | Mistake]:
     file = str(path)
     try:
+        os.path.abspath(path).encode()
+    except UnicodeEncodeError:
+        return [Mistake(file=ascii(file), message="its path is no UTF-8; rename it")]
+    try:
         facts = path.stat()
         if not stat.S_ISREG(facts.st_mode):
             return [Mistake(file=file, message="is no regular file; give a .toml file or a folder")]
         if (facts.st_dev, facts.st_ino) in seen:
             return [Mistake(file=file, message="is given twice; name each egg once")]
         seen.add((facts.st_dev, facts.st_ino))
-        with path.open("rb") as stream:
+        with open_plain(path) as stream:
             raw = stream.read(MAX_EGG + 1)
     except FileNotFoundError:
+        if path.is_symlink():
+            target = clip(os.readlink(path), 200)
+            return [Mistake(file=file, message=f"is a link to {target}, which is not there")]
         return [Mistake(file=file, message=f"no such file{_near_file(path)}")]
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        return [Mistake(file=file, message=f"can't be read: {reason}")]
+        return [Mistake(file=clip(file, 300), message=f"can't be read: {reason}")]
     if len(raw) > MAX_EGG:
         return [Mistake(file=file, message="is larger than 1 MiB; is this an egg?")]
     return parse(path, raw)
@@ -193,7 +201,9 @@ def _hint(line: str, reason: str) -> str:
 
 def _near_file(path: Path) -> str:
     try:
-        names = [name for name in os.listdir(path.parent) if name.endswith(".toml")]
+        names = [
+            name for name in os.listdir(path.parent) if name.endswith(".toml") and name != path.name
+        ]
     except OSError:
         return ""
     near = get_close_matches(path.name, names, 1)

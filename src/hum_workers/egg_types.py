@@ -65,7 +65,7 @@ def _interpreter(value: str, info: ValidationInfo) -> str:
     if "/" not in value and not value.startswith("~"):
         return value
     path = expand_path(value, info)
-    if not (path.is_file() and os.access(path, os.X_OK)):
+    if not (os.path.isfile(path) and os.access(path, os.X_OK)):
         raise ValueError(f"{path} is no program")
     return str(path)
 

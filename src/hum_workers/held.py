@@ -46,10 +46,17 @@ def _seconds(text: str) -> float:
 def _states(eggs: Sequence[Path]) -> Iterator[tuple[str, int, int]]:
     """Yields what tells a file from a changed one, for each egg and all in a folder of eggs."""
     for egg in eggs:
-        for path in (egg, *sorted(egg.glob("*.toml"))):
+        for path in (egg, *_inside(egg)):
             try:
                 found = path.stat()
-            except OSError:
+            except (OSError, ValueError):
                 yield str(path), 0, 0
             else:
                 yield str(path), found.st_mtime_ns, found.st_ino
+
+
+def _inside(egg: Path) -> list[Path]:
+    try:
+        return sorted(egg.glob("*.toml"))
+    except (OSError, ValueError):
+        return []

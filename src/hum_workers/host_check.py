@@ -45,6 +45,8 @@ def probe_socket(path: Path) -> Finding:
         except FileNotFoundError:
             what = "there is no such socket; the bee will wait for humd to make it"
         except ConnectionRefusedError:
+            if not path.is_socket():
+                return Finding("error", "socket", f"{path}: is no socket; name humd's own")
             what = "nobody listens there; humd is not running"
         except OSError as error:
             return Finding("error", "socket", f"{path}: {error.strerror or error}")

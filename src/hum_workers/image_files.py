@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hum_workers import media_types
 from hum_workers.errors import UsageError
+from hum_workers.plain_files import open_plain
 
 LARGEST = 48 * 1024**2
 """Bytes of a file at most: as base64 it must fit into one tone."""
@@ -20,7 +21,7 @@ def read_image(path: Path) -> dict[str, str]:
         UsageError: it can't be read, is something else, or is too large.
     """
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             head = file.read(media_types.SNIFFED)
             media_type = media_types.sniff(head)
             if media_type not in TYPES:

@@ -7,6 +7,7 @@ import os
 import stat
 import sys
 import time
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,8 +16,17 @@ import structlog
 
 from hum_workers.errors import UsageError
 from hum_workers.log_stream import PatientStream
+from hum_workers.seldom import Seldom
 
 LEVELS = ("debug", "info", "warning", "error")
+ASKED_FOR = frozenset(
+    "worker.tone.dropped worker.tone.failed worker.tool.result_unexpected worker.line.dropped "
+    "worker.tool.parked_dropped worker.tool.parked_expired worker.prompt.handle.failed "
+    "worker.turn.repeated worker.metrics.turned_away worker.metrics.failed".split()
+)
+"""Events that a peer can cause as often as it likes: a few lines a minute of each reason."""
+MOST_LINES = 600
+"""Lines of any other event in a minute."""
 
 
 def configure(level: str = "info", file: Path | None = None) -> None:
@@ -29,6 +39,7 @@ def configure(level: str = "info", file: Path | None = None) -> None:
     stream = _standard_error(people) if file is None else _SafeStream(_opened(file))
     structlog.configure(
         processors=[
+            Limited(time.monotonic),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%H:%M:%S" if people else "iso", utc=not people),
             *_renderers(people),
@@ -37,6 +48,28 @@ def configure(level: str = "info", file: Path | None = None) -> None:
         logger_factory=structlog.WriteLoggerFactory(stream),  # type: ignore[arg-type]
         cache_logger_on_first_use=True,
     )
+
+
+class Limited:
+    """Drops what is said too often; the next line that passes says how many were left out."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._asked_for = Seldom(now)
+        self._others = Seldom(now, MOST_LINES)
+
+    def __call__(
+        self, logger: Any, method: str, entry: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        event = str(entry.get("event"))
+        if event in ASKED_FOR:
+            missed = self._asked_for.left_out(f"{event} {str(entry.get('reason', ''))[:80]}")
+        else:
+            missed = self._others.left_out(event[:80])
+        if missed is None:
+            raise structlog.DropEvent
+        if missed:
+            entry["left_out"] = missed
+        return entry
 
 
 def _renderers(people: bool) -> list[Any]:

@@ -109,6 +109,7 @@ class _Connection(asyncio.Protocol):
         if len(self._server.connections) >= MOST:
             self._answered = True
             self._transport.abort()
+            log.warning("worker.metrics.turned_away", most=MOST, reason="too many connections")
             return
         self._server.connections.add(self)
         loop = asyncio.get_running_loop()

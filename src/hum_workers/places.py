@@ -31,8 +31,10 @@ def cells_folder(env: Mapping[str, str], uid: int) -> Path:
     Raises:
         UsageError: it can't be made, or it is not ours alone.
     """
-    runtime = env.get("XDG_RUNTIME_DIR")
-    folder = Path(runtime, "hum_workers") if runtime else Path(f"/tmp/hum_workers-{uid}")
+    runtime = env.get("XDG_RUNTIME_DIR", "")
+    named = os.path.isabs(runtime)  # a relative one is ignored, as XDG asks
+    folder = Path(runtime, "hum_workers") if named else Path(f"/tmp/hum_workers-{uid}")
+    _utf8(folder, "XDG_RUNTIME_DIR")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
@@ -60,10 +62,28 @@ def private_folder(cells: Path, tag: str, egg: str, lane: int = 0) -> Path:
 
 
 def engine_log(state: Path, hive: str, tag: str, egg: str, lane: int = 0) -> Path:
-    """Returns the path of the engine's log file, below the state folder; makes its folder."""
+    """Returns the path of the engine's log file, below the state folder; makes its folder.
+
+    Raises:
+        UsageError: the folder can't be made or written.
+    """
     folder = state / "hum" / "workers" / hive
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _utf8(folder, "XDG_STATE_HOME")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder}: can't be made: {error.strerror}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{folder}: can't be written; give it to this user")
     return folder / f"{_short(egg)}{_side(lane)}.{tag}.log"
+
+
+def _utf8(folder: Path, variable: str) -> None:
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError as error:
+        shown = ascii(str(folder))
+        raise UsageError(f"{shown}: is no UTF-8; set {variable} to another folder") from error
 
 
 def _side(lane: int) -> str:

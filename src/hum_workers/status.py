@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -23,6 +23,9 @@ LATE = 10.0
 """Seconds without a word after which a bee is shown as one that hangs."""
 REASON = 60
 """Letters of a reason in the table."""
+WIDEST = 100
+"""Letters of any word in the table."""
+FOREVER = 10_000 * 86400
 HEAD = (
     *("BEE", "CELL", "MODEL", "STATE", "PID", "AGE", "MEMORY"),
     *("RUNNING", "WAITING", "TOKENS/S", "LAST DEATH"),
@@ -31,7 +34,7 @@ RIGHT = frozenset({"PID", "AGE", "MEMORY", "RUNNING", "WAITING", "TOKENS/S"})
 HOME_AND_CLEAR = "\x1b[H\x1b[J"
 
 
-def main(hive: str, argv: Sequence[str]) -> int:
+def main(hive: str, argv: Sequence[str], say: Callable[[str], None]) -> int:
     """Runs `status` and returns the exit code: always 0, unless the command line is wrong."""
     args = _parser(hive).parse_args(argv)
     tty = sys.stdout.isatty()
@@ -40,8 +43,7 @@ def main(hive: str, argv: Sequence[str]) -> int:
             bees = read_all(state_home(os.environ), hive)
             text = as_json(bees) if args.json else table(hive, bees, time.time())
             clear = HOME_AND_CLEAR if args.watch and tty and not args.json else ""
-            sys.stdout.write(f"{clear}{text}\n")
-            sys.stdout.flush()
+            say(f"{clear}{text}")
             if not args.watch:
                 return 0
             time.sleep(REDRAW)
@@ -73,7 +75,7 @@ def table(hive: str, bees: Sequence[BeeStatus], now: float) -> str:
         rows = [row for bee in running for row in _rows(bee, now)]
         lines = _aligned([HEAD, *rows])
     lines += [
-        f"{bee.name or bee.hid[:13]} (pid {bee.pid}) was killed: it last wrote "
+        f"{shown(bee.name or bee.hid[:13])} (pid {bee.pid}) was killed: it last wrote "
         f"{span(now - bee.written_at)} ago"
         for bee in bees
         if bee not in running
@@ -113,6 +115,7 @@ def _death(egg: EggStatus, now: float) -> str:
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Returns the rows as lines, each column as wide as its widest word."""
+    rows = [[shown(word) for word in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -123,9 +126,15 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
+def shown(word: str) -> str:
+    """Returns a word of a file that another program may have written, fit for a terminal."""
+    word = "".join(c if c.isprintable() else " " for c in word)
+    return word if len(word) <= WIDEST else word[: WIDEST - 1] + "…"
+
+
 def span(seconds: float) -> str:
     """Returns a time in its two largest units: `42s`, `5m 3s`, `2h 0m`, `3d 4h`."""
-    left = max(0, int(seconds))
+    left = max(0, int(min(seconds, FOREVER)))
     if left < 60:
         return f"{left}s"
     for unit, small, size, part in (("m", "s", 60, 1), ("h", "m", 3600, 60)):

@@ -19,11 +19,14 @@ import structlog
 
 from hum_workers import proc
 from hum_workers.figures import BeeView, CellView, EggView
+from hum_workers.plain_files import read_plain
 
 log = structlog.get_logger()
 
 EVERY = 2.0
 """Seconds between two writes."""
+LARGEST = 4 * 1024 * 1024
+"""Bytes of a file at most; a bee with many cells writes some thousand."""
 
 
 class LastDeath(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +101,7 @@ def read_all(state: Path, hive: str) -> list[BeeStatus]:
     found = []
     for path in sorted(folder(state, hive).glob("bee.*.json")):
         try:
-            found.append(msgspec.json.decode(path.read_bytes(), type=BeeStatus))
+            found.append(msgspec.json.decode(read_plain(path, LARGEST), type=BeeStatus))
         except (OSError, ValueError):
             # Just removed, or of another version: no bee that this program can show.
             continue

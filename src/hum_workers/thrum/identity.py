@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -100,7 +101,7 @@ class Identity:
         path = key_path(hive, name, state_home)
         with _named(path):
             try:
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                fd = _opened(path)
             except FileNotFoundError:
                 return Peeked(path=path, hid=None, held=False)
             try:
@@ -153,7 +154,7 @@ def _locked(path: Path) -> int:
     """Returns a descriptor that holds the lock on the file that `path` names now."""
     deadline = time.monotonic() + LOCK_PATIENCE
     while True:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = _opened(path)
         try:
             # Between open and lock the file may have been replaced.
             if _try_lock(fd) and os.path.samestat(os.fstat(fd), os.stat(path)):
@@ -168,6 +169,15 @@ def _locked(path: Path) -> int:
                 "this one gets a key of its own"
             )
         time.sleep(_LOCK_RETRY)
+
+
+def _opened(path: Path) -> int:
+    """Opens the key; a pipe or a device in its place is refused and not waited for."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise IdentityError(f"bee key {path} is no regular file: move it away")
+    return fd
 
 
 def _try_lock(fd: int) -> bool:

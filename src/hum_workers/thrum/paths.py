@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
+
+_RENDEZVOUS = 64 * 1024
+"""Bytes of humd's rendezvous file at most."""
 
 
 class _Rendezvous(msgspec.Struct):
@@ -45,7 +49,7 @@ def find_socket(
 
 
 def _places(env: Mapping[str, str], uid: int) -> Iterator[Path]:
-    if env.get("XDG_RUNTIME_DIR"):
+    if os.path.isabs(env.get("XDG_RUNTIME_DIR", "")):
         yield Path(env["XDG_RUNTIME_DIR"], "hum", "thrum.sock")
     yield Path(f"/run/user/{uid}/hum/thrum.sock")
     yield state_home(env) / "hum" / "thrum.sock"
@@ -56,10 +60,17 @@ def _places(env: Mapping[str, str], uid: int) -> Iterator[Path]:
 def _announced(rendezvous: Path, alive: Callable[[int], bool]) -> Path | None:
     """Returns the socket that a living humd wrote down, or None."""
     try:
-        found = msgspec.json.decode(rendezvous.read_bytes(), type=_Rendezvous)
+        found = msgspec.json.decode(_small_file(rendezvous), type=_Rendezvous)
     except (OSError, ValueError):
         return None
     return Path(found.socket) if found.socket and alive(found.pid) else None
+
+
+def _small_file(path: Path) -> bytes:
+    """Returns what a regular file begins with: a pipe or a device would be waited for."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "rb") as file:
+        return file.read(_RENDEZVOUS) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
 
 
 def _alive(pid: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
@@ -28,7 +29,7 @@ _GPU_UUID = re.compile(r"^(GPU|MIG)-[0-9a-fA-F][0-9a-fA-F-]*$")
 def _model_path(value: str, info: ValidationInfo) -> str:
     """Returns an absolute folder or file, or a hub id as it is."""
     path = expand_path(value, info)
-    if path.exists():
+    if os.path.exists(path):
         return str(path)
     if value.startswith(_PATH_LIKE) or value in (".", "..") or value.endswith(".gguf"):
         raise ValueError(f"{path} does not exist")
@@ -42,7 +43,7 @@ def _chat_template(value: str, info: ValidationInfo) -> str:
     if "{" in value:
         return value
     path = expand_path(value, info)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ValueError(f"{path} does not exist")
     return str(path)
 

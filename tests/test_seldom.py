@@ -1,0 +1,46 @@
+"""A flood of one reason is a few log lines a minute."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from hum_workers.seldom import MOST_REASONS, WINDOW, Seldom
+
+
+def test_a_flood_is_a_few_lines_a_minute_and_a_count() -> None:
+    now = 0.0
+    seldom = Seldom(lambda: now, lines=3)
+    assert [seldom.left_out("late") for _ in range(10)] == [0, 0, 0, *[None] * 7]
+    assert seldom.left_out("other") == 0
+    now = WINDOW
+    assert [seldom.left_out("late") for _ in range(4)] == [7, 0, 0, None]
+
+
+def test_a_flood_of_reasons_shares_one_count() -> None:
+    seldom = Seldom(lambda: 0.0, lines=1)
+    said = [seldom.left_out(str(n)) for n in range(10 * MOST_REASONS)]
+    assert said.count(0) == MOST_REASONS + 1
+
+
+def test_what_a_peer_can_cause_is_logged_a_few_times_and_the_rest_counted() -> None:
+    script = """
+import structlog, time
+from hum_workers import logs
+now = 0.0
+time.monotonic, real = (lambda: now), time.monotonic
+logs.configure()
+time.monotonic = real
+log = structlog.get_logger()
+for n in range(1000):
+    log.info("worker.tool.result_unexpected", call=str(n), reason="no call of ours")
+log.info("worker.stopping")
+now = 61.0
+log.info("worker.tool.result_unexpected", call="last", reason="no call of ours")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=30)
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [line["event"] for line in lines].count("worker.tool.result_unexpected") == 11
+    assert lines[-1]["left_out"] == 990
+    assert lines[-2]["event"] == "worker.stopping"
