@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hum_workers import safetensors
+from hum_workers.errors import one_line
 from hum_workers.findings import Finding, Level
+from hum_workers.plain_files import read_plain
 
 if TYPE_CHECKING:
     from hum_workers.vllm_worker.egg import VllmEgg
@@ -24,6 +27,16 @@ LENGTHS = (
 DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "half": 2, "float": 4}
 
 
+CONFIG_LIMIT = 16 * 1024 * 1024
+"""Bytes of a JSON file or template at most; those of real models have some thousand."""
+MOST_TEMPLATES = 64
+MOST_RANKS = 1024
+MOST_COUNT = 1 << 40
+MOST_ROPE = 1e6
+SHOWN = 16
+"""Names or numbers in one sentence."""
+
+
 @dataclass(frozen=True)
 class Model:
     """A model's folder."""
@@ -34,12 +47,14 @@ class Model:
     architectures: tuple[str, ...] = ()
     weights: int = 0
     """Bytes of the weight files; 0 when unknown."""
+    unread: str = ""
+    """Why there is no config."""
 
 
 def find_folder(egg: VllmEgg, env: Mapping[str, str]) -> Path | None:
     """Returns the folder of a model on this disk; None for a hub id that is not in the cache."""
     path = Path(egg.model.path)
-    if path.exists():
+    if os.path.exists(path):
         return path
     home = env.get("HF_HOME") or os.path.join(
         env.get("XDG_CACHE_HOME") or os.path.join(env.get("HOME") or "~", ".cache"), "huggingface"
@@ -48,7 +63,10 @@ def find_folder(egg: VllmEgg, env: Mapping[str, str]) -> Path | None:
     entry = hub / f"models--{egg.model.path.replace('/', '--')}"
     revision = egg.model.revision or "main"
     reference = entry / "refs" / revision
-    commit = reference.read_text().strip() if reference.is_file() else revision
+    try:
+        commit = read_plain(reference, 4096).decode().strip()
+    except (OSError, ValueError):
+        commit = revision
     snapshot = entry / "snapshots" / commit
     return snapshot if snapshot.is_dir() else None
 
@@ -56,15 +74,18 @@ def find_folder(egg: VllmEgg, env: Mapping[str, str]) -> Path | None:
 def read_model(folder: Path) -> Model:
     """Returns what the folder's `config.json` says; an empty one when there is none to read."""
     try:
-        config = msgspec.json.decode((folder / "config.json").read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return Model(folder)
+        text = read_plain(folder / "config.json", CONFIG_LIMIT)
+        config = msgspec.json.decode(text, type=dict[str, Any])
+    except OSError as error:
+        return Model(folder, unread=error.strerror or "")
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return Model(folder, unread="is no JSON object")
     named = config.get("architectures")
-    text = config.get("text_config")
+    part = config.get("text_config")
     return Model(
         folder,
-        text if isinstance(text, dict) else config,
-        tuple(str(name) for name in named) if isinstance(named, list) else (),
+        part if isinstance(part, dict) else config,
+        tuple(one_line(str(name)) for name in named[:SHOWN]) if isinstance(named, list) else (),
         safetensors.look(folder).size,
     )
 
@@ -85,12 +106,14 @@ def check_model(egg: VllmEgg, env: Mapping[str, str], subject: str) -> Iterator[
         return
     model = read_model(folder)
     if not model.config:
-        yield Finding("error", subject, f"{folder}: no config.json that can be read")
+        why = f": {model.unread}" if model.unread else ""
+        yield Finding("error", subject, f"{folder}: no config.json that can be read{why}")
         return
     wrong = [
         Finding(level, subject, text)
         for level, text in (
             *_weights(folder, dummy="dummy" in " ".join(egg.engine.args)),
+            *_strange(folder),
             *_files(folder, template=egg.model.chat_template is not None),
             *_shape(model, egg.parallel.tensor, egg.parallel.pipeline),
             *_length(model, egg),
@@ -116,6 +139,19 @@ def _weights(folder: Path, *, dummy: bool) -> Iterator[tuple[Level, str]]:
         yield "error", f"{folder}: no weights in it"
 
 
+def _strange(folder: Path) -> Iterator[tuple[Level, str]]:
+    """Looks for what an engine that opens it would wait for, or read without end."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            try:
+                mode = entry.stat().st_mode
+            except OSError:
+                continue
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                yield "error", f"{folder}/{one_line(entry.name)} is no regular file"
+                return
+
+
 def _files(folder: Path, *, template: bool) -> Iterator[tuple[Level, str]]:
     if not any((folder / name).exists() for name in TOKENIZERS):
         yield "error", f"{folder}: no tokenizer; one of {', '.join(TOKENIZERS[:2])} is needed"
@@ -128,11 +164,16 @@ def _has_template(folder: Path) -> bool:
     names = ("chat_template.jinja", "chat_template.json", "tekken.json")
     if any((folder / name).exists() for name in names) or (folder / "chat_templates").is_dir():
         return True
+    return bool(_own_template(folder))
+
+
+def _own_template(folder: Path) -> Any:
+    """Returns the chat template that the tokenizer's own settings hold, whatever its form."""
     try:
-        config = msgspec.json.decode((folder / "tokenizer_config.json").read_bytes())
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return False
-    return isinstance(config, dict) and bool(config.get("chat_template"))
+        config = msgspec.json.decode(read_plain(folder / "tokenizer_config.json", CONFIG_LIMIT))
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    return config.get("chat_template") if isinstance(config, dict) else None
 
 
 def _tools(folder: Path, egg: VllmEgg) -> Iterator[tuple[Level, str]]:
@@ -150,21 +191,16 @@ def _tools(folder: Path, egg: VllmEgg) -> Iterator[tuple[Level, str]]:
 def _templates(folder: Path) -> list[str]:
     """Returns the texts of a model's chat templates, wherever it keeps them."""
     files = [folder / "chat_template.jinja", folder / "chat_template.json"]
-    files += sorted((folder / "chat_templates").glob("*.jinja"))
+    files += sorted((folder / "chat_templates").glob("*.jinja"))[:MOST_TEMPLATES]
     texts = [_read(file) for file in files]
     if (folder / "tekken.json").exists():  # Mistral's own tokenizer knows tools without a template
         texts.append("tools")
-    try:
-        config = msgspec.json.decode((folder / "tokenizer_config.json").read_bytes())
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return texts
-    named = config.get("chat_template") if isinstance(config, dict) else None
-    return [*texts, str(named or "")]
+    return [*texts, str(_own_template(folder) or "")]
 
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text("utf-8", "replace")
+        return read_plain(file, CONFIG_LIMIT).decode("utf-8", "replace")
     except OSError:
         return ""
 
@@ -174,14 +210,17 @@ def _shape(model: Model, tensor: int, pipeline: int) -> Iterator[tuple[Level, st
         yield "error", f"{model.folder}/config.json: names no architectures"
     heads, layers = _count(model, "num_attention_heads"), _count(model, "num_hidden_layers")
     if heads and heads % tensor:
-        fits = [n for n in range(1, heads + 1) if heads % n == 0]
+        fits = [n for n in range(1, min(heads, MOST_RANKS) + 1) if heads % n == 0][:SHOWN]
         text = f"[parallel] tensor is {tensor}, and {heads} attention heads can't be split so"
         yield "error", f"{text}; {', '.join(map(str, fits))} would do"
     if layers and layers < pipeline:
         yield "error", f"[parallel] pipeline is {pipeline}, and the model has {layers} layers"
     dtype = model.config.get("dtype", model.config.get("torch_dtype"))
-    if dtype is not None and dtype not in DTYPES:
-        yield "warning", f"{model.folder}/config.json: dtype {dtype!r} is not known here"
+    if dtype is not None and not (isinstance(dtype, str) and dtype in DTYPES):
+        shown = repr(dtype)[:60]
+        yield "warning", f"{model.folder}/config.json: dtype {shown} is not known here"
+    if (factor := _rope_factor(model)) > MOST_ROPE:
+        yield "warning", f"{model.folder}/config.json: a rope factor of {factor:g} is no real one"
 
 
 def _length(model: Model, egg: VllmEgg) -> Iterator[tuple[Level, str]]:
@@ -200,11 +239,13 @@ def length_limit(model: Model) -> int | None:
     if not lengths:
         return None
     limit = max(lengths)
+    return int(limit * factor) if 1 < (factor := _rope_factor(model)) <= MOST_ROPE else limit
+
+
+def _rope_factor(model: Model) -> float:
     scaling = model.config.get("rope_scaling") or model.config.get("rope_parameters")
     factor = scaling.get("factor") if isinstance(scaling, dict) else None
-    if isinstance(factor, int | float) and factor > 1:
-        limit = int(limit * factor)
-    return limit
+    return factor if isinstance(factor, int | float) else 1.0
 
 
 def kv_bytes_per_token(model: Model, cache_dtype: str | None) -> int | None:
@@ -224,4 +265,4 @@ def kv_bytes_per_token(model: Model, cache_dtype: str | None) -> int | None:
 
 def _count(model: Model, key: str) -> int:
     value = model.config.get(key)
-    return value if isinstance(value, int) and value > 0 else 0
+    return value if isinstance(value, int) and 0 < value <= MOST_COUNT else 0
