@@ -55,6 +55,8 @@ class Confinement:
     group: CellGroup | None
     memory_watched: bool
     """The kernel sets no memory limit here, so the tender has to watch it."""
+    counts_ooms: bool = False
+    """The kernel counts this cell's own out-of-memory kills, so the host's count says nothing."""
 
     def describe(self) -> str:
         """Returns one sentence for an operator."""
@@ -136,6 +138,7 @@ def plan(
         how=_sentence(allows, namespace, parents, memory, limited),
         group=CellGroup(name, parents, memory) if parents else None,
         memory_watched=memory is not None and not limited,
+        counts_ooms=limited,
     )
 
 

@@ -84,6 +84,8 @@ class EngineTree:
         """How the engine's main process ended; SIGKILL where the guard did not live to tell."""
         self.notes: list[str] = []
         """What the guard could not do as asked."""
+        self.counts_ooms = confinement.counts_ooms
+        """Whether `oom_kills` is this tree's own count."""
         self.memory_watched = confinement.memory_watched
         """No cgroup limits the memory: whoever samples has to watch it."""
         child.exited.add_done_callback(self._guard_ended)

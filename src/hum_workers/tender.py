@@ -208,6 +208,8 @@ class Tender:
         tree, watch = self._tree, self._watch
         exit_ = tree.exited.result() if tree is not None and tree.exited.done() else None
         fallen = watch.fallen if watch is not None else None
+        # Where the kernel counts the cell's own kills, the host's count is about somebody else.
+        guess = watch is not None and not (tree is not None and tree.counts_ooms)
         self._link.send(
             Frame.GONE,
             {
@@ -222,7 +224,7 @@ class Tender:
                 "stacks": self._stacks,
                 "lines": tree.output.lines() if tree is not None else [],
                 "oom_kills": tree.oom_kills() if tree is not None else 0,
-                "host_ooms": watch.host_ooms() if watch is not None else 0,
+                "host_ooms": watch.host_ooms() if watch is not None and guess else 0,
                 "peak_rss_bytes": watch.peak_rss_bytes if watch is not None else 0,
                 "seconds": self._loop.time() - self._began,
             },
