@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -35,6 +36,28 @@ def test_lines_that_nobody_reads_are_dropped_and_told_of_when_they_flow_again() 
     while b"after" not in text:
         text += os.read(read, 65536)
     os.close(read)  # the thread that waits for lines is a daemon and keeps the other end
+
+
+def test_what_asyncio_complains_of_does_not_wait_for_a_reader_either() -> None:
+    script = """
+import asyncio, os, sys
+from hum_workers import logs
+logs.configure()
+os.write(2, b"." * 4096)
+async def main():
+    for _ in range(10_000):
+        asyncio.get_running_loop().call_exception_handler({"message": "x" * 100})
+asyncio.run(main())
+os.write(1, b"done")
+"""
+    read, write = os.pipe()
+    fcntl.fcntl(write, F_SETPIPE_SZ, 4096)
+    done = subprocess.run(
+        [sys.executable, "-c", script], stderr=write, stdout=subprocess.PIPE, timeout=20
+    )
+    assert done.stdout == b"done"
+    os.close(read)
+    os.close(write)
 
 
 async def test_a_bee_whose_log_nobody_reads_answers_and_stops(short_dir: Path) -> None:

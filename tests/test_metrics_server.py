@@ -148,8 +148,10 @@ async def test_there_is_room_for_sixteen(server: MetricsServer) -> None:
             await stack.enter_async_context(connected(server)) for _ in range(metrics_server.MOST)
         ]
         await until(lambda: len(server.connections) == metrics_server.MOST)
-        async with connected(server) as surplus:
-            assert await surplus.all() == b""
+        with capture_logs() as logged:
+            async with connected(server) as surplus:
+                assert await surplus.all() == b""
+        assert [line["event"] for line in logged] == ["worker.metrics.turned_away"]
         await held[0].say(GET)
         assert (await held[0].all()).startswith(b"HTTP/1.1 200")
         await until(lambda: len(server.connections) < metrics_server.MOST)

@@ -37,6 +37,9 @@ def configure(level: str = "info", file: Path | None = None) -> None:
     """
     people = file is None and sys.stderr is not None and sys.stderr.isatty()
     stream = _standard_error(people) if file is None else _SafeStream(_opened(file))
+    # What asyncio says of a task nobody asked about must not wait for a reader either.
+    logging.lastResort = logging.StreamHandler(stream)
+    logging.lastResort.setLevel(logging.WARNING)
     structlog.configure(
         processors=[
             Limited(time.monotonic),

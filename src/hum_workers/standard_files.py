@@ -21,7 +21,6 @@ def fill() -> None:
                 os.dup2(null, fd)
                 os.close(null)
             os.set_inheritable(fd, True)
-    # Python has seen them closed, and left None in their place.
-    sys.stdin = sys.stdin or open(0, closefd=False)
+    # Python has seen them closed, and left None in their place; standard input may stay so.
     sys.stdout = sys.stdout or open(1, "w", closefd=False)
     sys.stderr = sys.stderr or open(2, "w", closefd=False)
