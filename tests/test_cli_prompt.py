@@ -153,10 +153,10 @@ async def test_an_interpreter_without_vllm_leaves_with_3_and_one_clear_line(
     assert "Traceback" not in err
 
 
-async def test_a_prompt_that_can_not_be_written_as_json_leaves_with_1(short_dir: Path) -> None:
+async def test_a_prompt_that_can_not_be_written_as_json_is_a_usage_error(short_dir: Path) -> None:
     prompt = os.fsdecode(b"a\xffb")
     code, out, err = await worker(short_dir, "--egg", egg(short_dir), "--prompt", prompt)
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert "Traceback" not in err
 
 
