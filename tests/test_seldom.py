@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
-from hum_workers.seldom import MOST_REASONS, WINDOW, Seldom
+from hum_workers.seldom import LINES, MOST_REASONS, WINDOW, Seldom
+from tests.rig import egg, ended, fake, served
 
 
 def test_a_flood_is_a_few_lines_a_minute_and_a_count() -> None:
@@ -44,3 +46,15 @@ log.info("worker.tool.result_unexpected", call="last", reason="no call of ours")
     assert [line["event"] for line in lines].count("worker.tool.result_unexpected") == 11
     assert lines[-1]["left_out"] == 990
     assert lines[-2]["event"] == "worker.stopping"
+
+
+async def test_a_flood_of_results_that_nobody_awaits_is_a_few_lines(short_dir: Path) -> None:
+    async with served(short_dir, egg(short_dir), dev=False) as (humd, bee, asker):
+        flood = []
+        for n in range(500):
+            flood.append({"chi": "tool-result", "callId": f"call-{n}", "sid": "s", "output": "x"})
+            flood.append({"chi": "prompt", "modelId": "echo", "content": str(n)})
+        humd.inject("vllm-worker", b"".join(json.dumps(tone).encode() + b"\n" for tone in flood))
+        assert ended(await asker.ask(fake(tokens=1), "echo"))["chi"] == "finish"
+        assert len(bee.events("worker.tool.result_unexpected")) == LINES
+        assert len(bee.events("worker.tone.dropped")) == LINES
