@@ -117,3 +117,18 @@ async def test_a_bee_with_a_closed_standard_file_serves_and_stops(
             if bee.returncode is None:
                 bee.kill()
                 await bee.wait()
+
+
+def test_what_a_program_says_last_stands_behind_its_log() -> None:
+    script = """
+import structlog
+from hum_workers import logs
+logs.configure()
+for n in range(100):
+    structlog.get_logger().info("worker.test", n=n)
+logs.say_last("that was it")
+"""
+    done = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, timeout=20)
+    lines = done.stderr.splitlines()
+    assert len(lines) == 101
+    assert lines[-1] == b"that was it"

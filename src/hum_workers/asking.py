@@ -172,10 +172,10 @@ def _verdict(console: Console) -> int:
     ending = console.ending
     if console.broken is not None:
         if not isinstance(console.broken, BrokenPipeError):
-            print(f"the answer can't be written: {console.broken.strerror}", file=sys.stderr)  # noqa: T201
+            logs.say_last(f"the answer can't be written: {console.broken.strerror}")
         return 1
     if ending is None or ending["chi"] == "error":
         message = ending["message"] if ending else "no ending"
-        print(f"the prompt failed: {message}", file=sys.stderr)  # noqa: T201
+        logs.say_last(f"the prompt failed: {message}")
         return 1
     return 0

@@ -70,15 +70,23 @@ def _run(worker: Worker, words: Sequence[str]) -> int:
     try:
         return _do(worker, args)
     except UsageError as error:
-        print(error, file=sys.stderr)  # noqa: T201
+        _complain(error)
         if _serves(args):
             _hold(worker, args)
         return Exit.USAGE
     except EngineError as error:
-        print(error, file=sys.stderr)  # noqa: T201
+        _complain(error)
         return Exit.ENGINE
     except KeyboardInterrupt:
         return 128 + signal.SIGINT  # before there was anything to stop
+
+
+def _complain(error: Exception) -> None:
+    logs = sys.modules.get("hum_workers.logs")
+    if logs is not None:  # it was loaded, so there may be lines that wait
+        logs.say_last(str(error))
+    else:
+        print(error, file=sys.stderr)  # noqa: T201
 
 
 class Unwritten(Exception):

@@ -27,6 +27,8 @@ ASKED_FOR = frozenset(
 """Events that a peer can cause as often as it likes: a few lines a minute of each reason."""
 MOST_LINES = 600
 """Lines of any other event in a minute."""
+_patient: list[PatientStream] = []
+"""The stream of standard error, where it is one."""
 
 
 def configure(level: str = "info", file: Path | None = None) -> None:
@@ -35,6 +37,7 @@ def configure(level: str = "info", file: Path | None = None) -> None:
     Raises:
         UsageError: the file can't be opened.
     """
+    _patient.clear()
     people = file is None and sys.stderr is not None and sys.stderr.isatty()
     stream = _standard_error(people) if file is None else _SafeStream(_opened(file))
     # What asyncio says of a task nobody asked about must not wait for a reader either.
@@ -75,6 +78,18 @@ class Limited:
         return entry
 
 
+def say_last(text: str) -> None:
+    """Writes a line to standard error, behind the log lines that wait for it.
+
+    Waits no longer than half a second for a reader.
+    """
+    if not _patient:
+        print(text, file=sys.stderr)  # noqa: T201
+    for stream in _patient:
+        stream.write(text + "\n")
+        stream.finish()
+
+
 def _renderers(people: bool) -> list[Any]:
     if people:
         return [structlog.dev.ConsoleRenderer(pad_event_to=28)]
@@ -100,7 +115,9 @@ def _standard_error(people: bool) -> _SafeStream | PatientStream:
     """Returns what never waits for the reader of standard error."""
     if sys.stderr is None or stat.S_ISREG(os.fstat(2).st_mode):
         return _SafeStream(sys.stderr)
-    return PatientStream(2, _dropped_for_people if people else _dropped)
+    stream = PatientStream(2, _dropped_for_people if people else _dropped)
+    _patient[:] = [stream]
+    return stream
 
 
 def _dropped_for_people(count: int) -> str:
