@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hum_workers import proc
 
+PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 REAP_TIMEOUT = 1.0  # a process killed by SIGKILL ends within milliseconds
 
@@ -29,8 +30,21 @@ def become_subreaper() -> None:
     Raises:
         OSError: the kernel refuses.
     """
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def wake_with_parent() -> None:
+    """Asks for a SIGCONT when the parent dies: a stopped process would not see its pipes end.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    _prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
+
+
+def _prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+    if libc.prctl(option, value, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 

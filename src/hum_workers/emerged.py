@@ -55,6 +55,22 @@ class Emerged:
         """The next step of an operator; empty when it was asked for."""
         return advice(self.death)
 
+    def facts(self) -> dict[str, Any]:
+        """Returns the fields of its line in the log."""
+        return {
+            "death": self.death.value,
+            "by": self.by,
+            "code": self.code,
+            "signal": self.signal,
+            "reason": self.reason,
+            "advice": self.advice,
+            "seconds": round(self.seconds, 1),
+            "peak_mib": self.peak_rss_bytes >> 20,
+            "turns": self.turns,
+            "left": list(self.left),
+            "swept": list(self.swept),
+        }
+
     def record(self, cell_id: str, at: float) -> LastDeath:
         """Returns the record for figures and status; `at` is wall clock since 1970."""
         return LastDeath(
@@ -82,11 +98,12 @@ def verdict(
     killed: bool,
     was_ready: bool,
     diagnose: Diagnose,
+    lost: str = "",
 ) -> Emerged:
     """Returns how a cell ended, from its tender's last frame; None: it left without one.
 
     `asked` says whether we had begun to stop the cell, `killed` whether without any grace,
-    `orphans` who outlived the tender.
+    `orphans` who outlived the tender, `lost` why we killed a tender that hung.
     """
     if gone is None:
         ended = f"signal {-tender_status}" if tender_status < 0 else f"exit code {tender_status}"
@@ -94,9 +111,9 @@ def verdict(
         return Emerged(
             asked=asked,
             death=Death.TENDER,
-            reason="it was killed" if killed else f"its tender ended {preposition} {ended}",
+            reason="it was killed" if killed else lost or f"its tender ended {preposition} {ended}",
             left=tuple(orphans),
-            by=_by(tender_status),
+            by="us" if lost else _by(tender_status),
         )
     status = _status(gone)
     death, reason = _cause_of_death(gone, status, was_ready=was_ready, diagnose=diagnose)

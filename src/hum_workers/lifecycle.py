@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Self
 
 from hum_workers import guard_link, orphans, proc
-from hum_workers.child import Child, any_end, become_subreaper, spawn
+from hum_workers.child import Child, any_end, become_subreaper, spawn, wake_with_parent
 from hum_workers.confine import Confinement
 from hum_workers.errors import EngineError
 from hum_workers.guard_link import GuardLink
@@ -38,6 +38,7 @@ __all__ = [
     "become_subreaper",
     "end_orphans",
     "spawn",
+    "wake_with_parent",
 ]
 
 START_TIMEOUT = 10.0  # for the guard to start the engine: 20 ms on an idle machine

@@ -285,6 +285,7 @@ def main() -> None:
     """Runs one tender on the pipes it was started with."""
     for stop in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(stop, signal.SIG_IGN)
+    lifecycle.wake_with_parent()
     lifecycle.become_subreaper()
     read_fd, write_fd = _claim_pipes()
 

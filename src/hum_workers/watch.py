@@ -22,6 +22,8 @@ from hum_workers.spec import CellSpec
 
 WORK_INTERVAL = 1.0
 """Seconds between two words on how much was generated, two roll calls and two looks at a limit."""
+HEARTBEAT = 10.0
+"""Seconds between two vitals at most: a bee that hears nothing takes its tender for dead."""
 ROLL_STARTING = 0.25
 """Seconds between two roll calls while processes come up and take their titles."""
 SHM_STARTING, SHM_INTERVAL = 2.0, 30.0
@@ -110,7 +112,7 @@ class Watch:
                 other.cancel()
 
     async def _sample(self) -> None:
-        interval = self._spec.sample_interval
+        interval = min(self._spec.sample_interval, HEARTBEAT)
         pause = min(interval, WORK_INTERVAL)
         due = self._loop.time()
         tokens, rate, at = 0, 0.0, due - pause
