@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -86,3 +87,16 @@ async def test_a_tender_stopped_when_its_bee_is_killed_wakes_and_tidies_up(
         await bee.process.wait()
         await all_end(found)
         assert list(short_dir.glob("**/engine.sock")) == []
+
+
+async def test_a_cell_whose_folder_is_removed_dies_at_the_next_turn(short_dir: Path) -> None:
+    async with cell(short_dir, spec(short_dir, {})) as it:
+        await it.ready()
+        shutil.rmtree(it.spec.private)
+        turns = [Turn() for _ in range(8)]  # connections that are open already still serve
+        for turn in turns:
+            it.feed(chat(), turn)
+        ends = [await turn.ended() for turn in turns]
+        assert "cell_died" in [data["code"] for kind, data in ends if kind == Mmm.ERROR]
+        async with asyncio.timeout(5):
+            assert "its socket is lost" in (await it.emerged).reason

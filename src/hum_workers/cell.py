@@ -16,13 +16,14 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from enum import StrEnum
 from typing import Any
 
 import structlog
 
-from hum_workers import cell_folder, lifecycle
+from hum_workers import cell_folder, leash, lifecycle
 from hum_workers.blame import Diagnose
+from hum_workers.cell_states import CellState, moved
+from hum_workers.cell_view import cell_view
 from hum_workers.emerged import Emerged, verdict
 from hum_workers.errors import ErrorCode, StartFailed
 from hum_workers.figures import CellView
@@ -37,19 +38,6 @@ log = structlog.get_logger()
 
 Sink = Callable[[Mmm, Any], None]
 """Takes one turn's engine events in order; FINISH or ERROR is the last. It must not block."""
-
-TENDER_EXIT = 10.0
-"""Seconds a tender may take to leave after its last frame before it is killed."""
-
-
-class CellState(StrEnum):
-    """Where a cell is in its one life."""
-
-    COLD = "cold"
-    HATCHING = "hatching"
-    READY = "ready"
-    STOPPING = "stopping"
-    DEAD = "dead"
 
 
 class Cell:
@@ -86,6 +74,8 @@ class Cell:
         self._burial: asyncio.Task[None] | None = None
         self._was_ready = False
         self._killed = False
+        self._leash = leash.Leash(self._lose)
+        self._lost = ""
 
     def __repr__(self) -> str:
         return f"<Cell {self.cell_id} {self.state} turns={len(self._sinks)}>"
@@ -109,17 +99,12 @@ class Cell:
         """Returns what the cell is now, None when it does not live."""
         if self.mark is None or self.state is CellState.DEAD:
             return None
-        vitals = self.vitals
-        return CellView(
-            cell=self.cell_id,
-            state=self.state.value,
-            pid=self.mark,
-            engine_pid=vitals.pid if vitals else 0,
-            age_seconds=self._loop.time() - self._born,
-            rss_bytes=vitals.rss_bytes if vitals else 0,
-            cpu_ms=vitals.cpu_ms if vitals else 0,
-            open_files=vitals.fd_count if vitals else 0,
-            processes=vitals.processes if vitals else 0,
+        return cell_view(
+            self.cell_id,
+            self.state,
+            self.mark,
+            age=self._loop.time() - self._born,
+            vitals=self.vitals,
             output_tokens=self.output_tokens,
             tokens_per_second=self.tokens_per_second,
         )
@@ -130,7 +115,7 @@ class Cell:
         Raises:
             StartFailed: the tender itself could not be started.
         """
-        self.state = CellState.HATCHING
+        self._move(CellState.HATCHING)
         to_tender, to_bee = os.pipe(), os.pipe()
         try:
             self._child = lifecycle.spawn(
@@ -149,6 +134,7 @@ class Cell:
             os.close(to_tender[0])
             os.close(to_bee[1])
         self._on_tree(self)
+        self._leash.start()
         self._link = FrameLink(on_frame=self._frame, on_end=self._link_ended)
         try:
             await self._link.open(to_bee[0], to_tender[1])
@@ -189,26 +175,44 @@ class Cell:
 
     async def silence(self, grace: float, reason: str) -> Emerged:
         """Ends the engine, by force after `grace` seconds, and returns how it ended. Idempotent."""
-        if self.state in (CellState.HATCHING, CellState.READY):
-            self.state = CellState.STOPPING
+        hatching = self.state is CellState.HATCHING
+        if hatching or self.state is CellState.READY:
+            self._move(CellState.STOPPING)
             log.info("worker.cell.stopping", cell=self.cell_id, reason=reason)
         if self._link is None:
             self._bury(Emerged(asked=True, reason=reason))
         else:
             self._link.send(Frame.SILENCE, grace, reason)
+            self._leash.within(leash.LEAVE + (0 if hatching else grace), "its tender hung")
         return await asyncio.shield(self.emerged)
 
     def kill(self) -> None:
-        """Ends the tender's input and output, which kills the tree. Synchronous, for `finally`."""
+        """Ends the tender's input and output, which kills the tree. Synchronous, for `finally`.
+
+        A tender that does not take note, being stopped, is killed soon after.
+        """
         if self.state in (CellState.HATCHING, CellState.READY):
-            self.state = CellState.STOPPING
+            self._move(CellState.STOPPING)
         self._killed = True
         if self._link is not None:
             self._link.abort()
+        self._leash.within(leash.ABORT, "it was killed")
         if self._burial is None and self._child is not None and not self.emerged.done():
             self._begin_burial()
 
+    def _lose(self, reason: str) -> None:
+        """Kills a tender that hangs; SIGKILL ends a stopped one, too."""
+        assert self._child is not None
+        self._lost = reason
+        log.error("worker.cell.tender_lost", cell=self.cell_id, pid=self.mark, reason=reason)
+        self._child.kill()
+        self._begin_burial()
+
+    def _move(self, to: CellState) -> None:
+        self.state = moved(self.state, to)
+
     def _frame(self, frame: list[Any]) -> None:
+        self._leash.quiet = 0
         if frame[0] == Frame.MMM:
             self._mmm(frame[1])
             return
@@ -245,7 +249,7 @@ class Cell:
         if self.state is not CellState.HATCHING:
             return
         self.facts = facts
-        self.state = CellState.READY
+        self._move(CellState.READY)
         self._was_ready = True
         seconds = round(float(facts.get("seconds", 0)), 1)
         log.info(
@@ -284,11 +288,9 @@ class Cell:
         if self._gone is not None:
             # Nothing comes after GONE; an end of input lets a tender leave that waits for one.
             self._link.close()
-        try:
-            status = await asyncio.wait_for(asyncio.shield(self._child.exited), TENDER_EXIT)
-        except TimeoutError:
-            self._child.kill()
-            status = await self._child.exited
+        self._leash.within(leash.LEAVE, "its tender hung at its end")
+        status = await asyncio.shield(self._child.exited)
+        self._leash.close()
         self._link.abort()
         left = await lifecycle.end_orphans(self._child.pid)
         self._child.close()
@@ -301,6 +303,7 @@ class Cell:
             orphans=[str(member) for member in left],
             asked=self.state is CellState.STOPPING,
             killed=self._killed,
+            lost=self._lost,
             was_ready=self._was_ready,
             diagnose=self._diagnose,
         )
@@ -309,7 +312,8 @@ class Cell:
     def _bury(self, emerged: Emerged) -> None:
         if self.emerged.done():
             return
-        was, self.state = self.state, CellState.DEAD
+        was = self.state
+        self._move(CellState.DEAD)
         emerged = replace(emerged, turns=len(self._sinks))
         self._log_death(emerged)
         if not self._ready.done():
@@ -322,21 +326,7 @@ class Cell:
 
     def _log_death(self, emerged: Emerged) -> None:
         report = log.info if emerged.asked else log.error
-        report(
-            "worker.cell.emerged",
-            cell=self.cell_id,
-            death=emerged.death.value,
-            by=emerged.by,
-            code=emerged.code,
-            signal=emerged.signal,
-            reason=emerged.reason,
-            advice=emerged.advice,
-            seconds=round(emerged.seconds, 1),
-            peak_mib=emerged.peak_rss_bytes >> 20,
-            turns=emerged.turns,
-            left=list(emerged.left),
-            swept=list(emerged.swept),
-        )
+        report("worker.cell.emerged", cell=self.cell_id, **emerged.facts())
 
 
 def _died(message: str) -> dict[str, Any]:

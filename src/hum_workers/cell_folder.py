@@ -10,7 +10,7 @@ import shutil
 import stat
 from pathlib import Path
 
-from hum_workers import shm
+from hum_workers import claims, shm
 from hum_workers.errors import StartFailed
 from hum_workers.spec import CellSpec
 
@@ -33,11 +33,29 @@ def prepare(spec: CellSpec) -> None:
             shutil.rmtree(private)
         private.mkdir(parents=True, mode=0o700)
         private.chmod(0o700)
+        claims.write(private)
+        sweep(private.parent)
         (private / "tmp").mkdir(mode=0o700)
         for name, text in spec.files.items():
             _write(private / name, text)
     except OSError as error:
         raise StartFailed(f"{private}: can't be made ready: {error.strerror or error}") from error
+
+
+def sweep(cells: Path) -> list[Path]:
+    """Removes our folders of cells whose tender and bee are dead; returns them."""
+    swept = []
+    for claim in cells.glob(f"*/{claims.FILE}"):
+        folder = claim.parent
+        try:
+            ours = folder.lstat().st_uid == os.getuid() and not folder.is_symlink()
+        except OSError:
+            continue
+        if ours and claims.abandoned(folder):
+            shm.sweep_recorded(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+            swept.append(folder)
+    return swept
 
 
 def _write(path: Path, text: str) -> None:

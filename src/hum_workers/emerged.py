@@ -17,6 +17,7 @@ OUR_WORD = {
     Cause.STALLED: Death.STALLED,
     Cause.START_TIMEOUT: Death.START_TIMEOUT,
     Cause.START: Death.START_FAILED,
+    Cause.SOCKET: Death.EXIT,
     Cause.TENDER: Death.TENDER,
 }
 """What the causes mean for which it was us who ended the engine."""

@@ -44,6 +44,7 @@ class Cause(StrEnum):
     STALLED = "stalled"  # no progress with turns in flight
     START_TIMEOUT = "start_timeout"  # no progress while it started
     START = "start"  # what it showed at its start was not right
+    SOCKET = "socket"  # its socket is lost: nobody can reach it any more
     TENDER = "tender"  # a fault of the tender's own
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from hum_workers import cgroup, child, proc, shm
+from hum_workers import cell_folder, cgroup, child, claims, proc, shm
 from hum_workers.proc import Stat
 
 log = structlog.get_logger()
@@ -107,9 +107,15 @@ async def end_leftovers(file: Path, cells: Path, tag: str, timeout: float = GONE
 def _sweep(file: Path, cells: Path, tag: str) -> None:
     """Removes the folders of the dead cells, and the file."""
     for folder in sorted(cells.glob(f"{tag}-*")):
+        if claims.abandoned(folder) is False:
+            # A bee with a copy of our key lives by it.
+            log.warning("worker.leftover.in_use", folder=str(folder))
+            continue
         swept = shm.sweep_recorded(folder)
         shutil.rmtree(folder, ignore_errors=True)
         log.info("worker.leftover.folder", folder=str(folder), swept=swept)
+    for folder in cell_folder.sweep(cells):
+        log.info("worker.leftover.folder", folder=str(folder))
     with contextlib.suppress(OSError):
         file.unlink()
 
@@ -162,8 +168,4 @@ def _read(file: Path) -> dict[str, list[tuple[int, int]]]:
 
 def _host() -> str:
     """Returns what tells this boot and this PID namespace from others."""
-    boot = (proc.read_bytes("/proc/sys/kernel/random/boot_id") or b"").decode().strip()
-    try:
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return boot
+    return " ".join(claims.here()).strip()

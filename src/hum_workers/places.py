@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -59,6 +60,11 @@ def private_folder(cells: Path, tag: str, egg: str, lane: int = 0) -> Path:
     `lane` tells apart the cells that one egg has at the same time.
     """
     return cells / f"{tag}-{_short(egg)}{_side(lane)}"
+
+
+def fresh(private: Path) -> Path:
+    """Returns the path for one raise: no two cells ever share a folder, whatever they believe."""
+    return private.with_name(f"{private.name}~{secrets.token_hex(3)}")
 
 
 def engine_log(state: Path, hive: str, tag: str, egg: str, lane: int = 0) -> Path:

@@ -36,6 +36,8 @@ class Relay:
         self._generated = 0
         self.beat = 0
         """Events of the engine so far."""
+        self.on_unreachable: Callable[[str], None] = lambda why: None
+        """Told when a turn finds no socket, or nobody behind it."""
         self._unconfirmed: dict[int, float] = {}
         self._confirming: asyncio.Task[None] | None = None
         self._paused = False
@@ -119,6 +121,8 @@ class Relay:
             self.beat += 1
             if kind in LAST:
                 if kind is Mmm.ERROR and data["code"] in MAY_BE_DEATH:
+                    if (stream := self._streams.get(turn)) and stream.unreachable:
+                        self.on_unreachable(data["message"])
                     hold = self._loop.call_later(DEATH_NOTICE, self._say_last, turn, kind, data)
                     self._late[turn] = hold
                     return

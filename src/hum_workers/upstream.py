@@ -7,6 +7,7 @@ from within `stream` itself, and nothing after `Stream.close`.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,6 +109,8 @@ class Stream(Call):
         self._refused: bytearray | None = None
         self._surplus = 0
         self._closed = False
+        self.unreachable = False
+        """Whether nobody listens at the engine's socket, or there is none."""
         super().__init__(pool, head, body)
 
     @property
@@ -171,6 +174,7 @@ class Stream(Call):
         if answered and not isinstance(error, BadAnswer):
             self._deliver(self._chat.eof(f"the engine's stream broke: {_words(error)}"))
             return
+        self.unreachable = not answered and error.errno in (errno.ENOENT, errno.ECONNREFUSED)
         message = f"can't reach the engine at {self.pool.uds}: {_words(error)}"
         if answered:
             message = str(error)

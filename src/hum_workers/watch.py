@@ -29,6 +29,9 @@ ROLL_STARTING = 0.25
 SHM_STARTING, SHM_INTERVAL = 2.0, 30.0
 """Seconds between two looks at an engine's shared memory, which cost a few ms: until it is ready,
 and afterwards."""
+AFTER_SOCKET = 0.5
+"""Seconds in which an engine may end after it took no connection; less than a broken stream is held
+back."""
 AFTER_MAIN = 0.05
 """Seconds in which the end of the main process must be heard if that of another is its doing."""
 
@@ -73,6 +76,7 @@ class Watch:
     def ready(self) -> None:
         """Looks anew once the engine is ready: now all its processes are there."""
         self._is_ready = True
+        self._relay.on_unreachable = self._unreachable
         self._roll.call(self._tree.live())
         self.look_at_memory()
         self.look()
@@ -182,6 +186,14 @@ class Watch:
         # When the main process or the guard has ended, the others are killed: that is no news, but
         # it may come first.
         self._loop.call_later(AFTER_MAIN, self._judge, fallen)
+
+    def _unreachable(self, why: str) -> None:
+        # An engine that ends closes its socket first: then its end says more.
+        self._loop.call_later(AFTER_SOCKET, self._judge_socket, why)
+
+    def _judge_socket(self, why: str) -> None:
+        if not self._tree.exited.done():
+            self.condemn(Cause.SOCKET, f"its socket is lost: {why}")
 
     def _judge(self, fallen: Fallen) -> None:
         if self.fallen is None and not self._tree.exited.done():

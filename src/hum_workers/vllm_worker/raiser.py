@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hum_workers import devices
+from hum_workers import devices, places
 from hum_workers.blame import Diagnosis
 from hum_workers.errors import EngineError
 from hum_workers.spec import CellSpec
@@ -64,7 +64,7 @@ class VllmRaiser:
             egg,
             engine,
             cell_id=cell_id,
-            private=self._private,
+            private=places.fresh(self._private),
             log_file=self._log_file,
             inherited=self._inherited,
             gpus=gpus,
