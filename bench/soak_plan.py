@@ -65,7 +65,7 @@ def acts(seed: int, count: int, *, real: bool) -> list[Act]:
     few: the pause after each is twice as long as the one before.
     """
     dice = random.Random(seed + 1)
-    some = max(1, round(sqrt(count / 60)))
+    some = max(1, min(6, round(sqrt(count / 60))))
     models = MODELS[:1] if real else MODELS
     plan = {"engine": some, "tender": some // 2 + 1, "humd": some, "slow": 2 * some}
     found = [

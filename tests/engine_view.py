@@ -22,7 +22,7 @@ class EngineView:
 
     async def counts(self) -> dict[str, float]:
         """Returns running, waiting and generated as the engine counts them now."""
-        (socket,) = self._cells.glob(f"*-{self._egg}/engine.sock")
+        (socket,) = self._cells.glob(f"*-{self._egg}~*/engine.sock")
         upstream = Upstream(socket)
         try:
             answer = await upstream.request("GET", "/metrics")

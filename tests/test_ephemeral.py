@@ -23,10 +23,8 @@ def ephemeral(folder: Path, *, raise_: str = "on-prompt", more: str = "", **egg_
 
 def cells_folder(folder: Path, lane: int = 0, name: str = "echo") -> Path:
     """Returns the folder of the cell that lives in a lane."""
-    end = f"-{name}+{lane}" if lane else f"-{name}"
-    (found,) = (
-        path for path in (folder / "run" / "hum_workers").iterdir() if path.name.endswith(end)
-    )
+    part = f"-{name}+{lane}~" if lane else f"-{name}~"
+    (found,) = (path for path in (folder / "run" / "hum_workers").iterdir() if part in path.name)
     return found
 
 

@@ -31,7 +31,9 @@ def prepare(spec: CellSpec) -> None:
                 raise StartFailed(f"{private}: belongs to user {owner}, not to us; remove it")
             shm.sweep_recorded(private)
             shutil.rmtree(private)
-        private.mkdir(parents=True, mode=0o700)
+        # `parents=True` gives a parent the umask's mode; whoever removed it must not widen it.
+        private.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private.mkdir(mode=0o700)
         private.chmod(0o700)
         claims.write(private)
         sweep(private.parent)

@@ -165,9 +165,7 @@ def test_a_chat_template_without_tools_is_told_to_who_sets_a_parser(
 
 
 @pytest.mark.parametrize(("template", "told"), [(WITHOUT, True), (WITH, False)])
-def test_the_template_of_the_egg_is_looked_into(
-    tmp_path: Path, template: str, told: bool
-) -> None:
+def test_the_template_of_the_egg_is_looked_into(tmp_path: Path, template: str, told: bool) -> None:
     model = model_folder(tmp_path / "m")
     (tmp_path / "own.jinja").write_text(template)
     for given in (template, "own.jinja"):
