@@ -208,14 +208,16 @@ async def test_a_later_start_that_fails_is_tried_again_while_the_turn_waits(
     async with served(short_dir, ephemeral(short_dir)) as (humd, bee, asker):
         sid = asker.prompt(modelId="echo", text=fake(tokens=50, rate=500))
         await speaks(asker, sid)
-        folder = cells_folder(short_dir)
+        folder = cells_folder(short_dir).parent
         await asker.collect(sid)
         await until(lambda: emerged(bee) == ["echo-1"])
-        folder.symlink_to(short_dir)
+        folder.rename(short_dir / "aside")
+        folder.write_text("in the way")
         sid = asker.prompt(modelId="echo", text="hi")
         await until(lambda: len(bee.events("worker.cell.start_failed")) == 1)
         assert humd.serves("echo")
         folder.unlink()
+        (short_dir / "aside").rename(folder)
         answer = await asker.collect(sid, timeout=WAIT)
         assert (cell_of(answer), answer.complete) == ("echo-3", True)
 
