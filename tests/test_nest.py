@@ -289,6 +289,13 @@ async def test_a_drain_still_serves_the_turns_that_wait(short_dir: Path) -> None
         assert (await waiting).cell is lease.cell
 
 
+async def test_in_a_drain_no_cell_is_raised_for_a_turn_that_comes_late(short_dir: Path) -> None:
+    async with nest(short_dir, on_prompt=True) as (it, raiser, _):
+        it.drain()
+        assert (await refusal(it.lease())).code is ErrorCode.SHUTTING_DOWN
+        assert raiser.raised == []
+
+
 async def test_cells_of_a_host_start_one_by_one(short_dir: Path) -> None:
     slot = asyncio.Semaphore(1)
     async with (

@@ -133,7 +133,9 @@ class LastingNest(Nest):
 
     def _keep(self) -> None:
         free = self._keeper is None or self._keeper.done()
-        if free and not self._over:
+        if free and self._draining:
+            self._line.refuse(self._stops())  # no cell will come for them
+        elif free and not self._over:
             place = self._room.enter(self)
             self._keeper = self._loop.create_task(self._keep_alive(place), name=f"nest-{self.name}")
 
