@@ -32,7 +32,8 @@ def prepare(spec: CellSpec) -> None:
             shm.sweep_recorded(private)
             shutil.rmtree(private)
         # `parents=True` gives a parent the umask's mode; whoever removed it must not widen it.
-        private.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not private.parent.exists():
+            private.parent.mkdir(parents=True, mode=0o700)
         private.mkdir(mode=0o700)
         private.chmod(0o700)
         claims.write(private)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hum_workers.errors import UsageError
 
-NAME_LIMIT = 24
+NAME_LIMIT = 16
 """Letters of an egg's name in a path: the sockets below it must stay under 108 bytes."""
 
 

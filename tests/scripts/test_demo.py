@@ -19,7 +19,7 @@ from tests.rig import ROOT, egg
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="humr-", dir="/tmp"))
+    path = Path(tempfile.mkdtemp(prefix="h", dir="/tmp"))
     yield path
     shutil.rmtree(path)
 
