@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -18,6 +20,8 @@ GOT = re.compile(r"\s*(Downloading|Using cached|Processing) (?:\S*/)?(\S+)(?: (\
 WHEEL = re.compile(r"([A-Za-z0-9_.]+)-([^-]+)(?:-\S*\.whl|\.tar\.gz|\.zip)$")
 GRACE = 5.0
 """Seconds that pip has to go after SIGTERM: it removes its temporary files."""
+STEP = 0.25
+"""Seconds of one wait for pip's output."""
 
 
 class PipFailed(Exception):
@@ -57,8 +61,6 @@ def pip_install(command: list[str], venv: Path, progress: Progress, log: IO[str]
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
         env=environment,
         start_new_session=True,  # a Ctrl-C is ours to pass on, once
         close_fds=False,  # the lock's descriptor goes along
@@ -67,7 +69,7 @@ def pip_install(command: list[str], venv: Path, progress: Progress, log: IO[str]
     try:
         assert child.stdout is not None
         with child.stdout:
-            for line in child.stdout:
+            for line in lines(child.stdout.fileno()):
                 log.write(line)
                 log.flush()
                 tell(line.rstrip(), venv, progress)
@@ -78,6 +80,26 @@ def pip_install(command: list[str], venv: Path, progress: Progress, log: IO[str]
         end(child)
     if code:
         raise PipFailed(f"{advice(errors) or f'pip ended with {code}'} (all of it: {log.name})")
+
+
+def lines(stream: int) -> Iterator[str]:
+    """Yields the lines of a descriptor until its end.
+
+    The wait goes in steps: Python sees a signal that comes just before a blocking call only after
+    it, and pip can be silent for minutes.
+    """
+    rest = b""
+    while True:
+        while not select.select([stream], [], [], STEP)[0]:
+            pass
+        data = os.read(stream, 65536)
+        *whole, rest = (rest + data).split(b"\n")
+        if not data and rest:
+            whole.append(rest)
+        for line in whole:
+            yield line.decode(errors="replace") + "\n"
+        if not data:
+            return
 
 
 def tell(line: str, venv: Path, progress: Progress) -> None:
@@ -104,7 +126,7 @@ def advice(errors: list[str]) -> str:
     return errors[0]
 
 
-def end(child: subprocess.Popen[str]) -> None:
+def end(child: subprocess.Popen[bytes]) -> None:
     """Ends pip and what it started: SIGTERM, a bounded wait, SIGKILL."""
     if child.poll() is None:
         os.killpg(child.pid, signal.SIGTERM)

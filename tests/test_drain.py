@@ -65,22 +65,45 @@ async def test_while_humd_is_away(short_dir: Path) -> None:
     assert_nothing_left(short_dir)
 
 
-@pytest.mark.parametrize("who", ["humd", "asker"])
-async def test_while_nobody_reads(short_dir: Path, who: str) -> None:
+async def test_while_an_asker_reads_nothing(short_dir: Path) -> None:
+    async with served(short_dir, egg(short_dir, extra=SHORT)) as (_, bee, asker):
+        sid = asker.prompt(modelId="echo", text=fake(tokens=1_000_000, rate=2000))
+        await speaks(asker, sid)
+        asker.pause_reading()
+        async with timed(14):
+            assert await bee.stop() == 0
+        asker.resume_reading()
+        assert ended(await asker.collect(sid, WAIT))["code"] == "shutting_down"
+    assert_nothing_left(short_dir)
+
+
+async def test_while_humd_reads_nothing_for_a_while(short_dir: Path) -> None:
     async with served(short_dir, egg(short_dir, extra=SHORT)) as (humd, bee, asker):
         sid = asker.prompt(modelId="echo", text=fake(tokens=1_000_000, rate=2000))
         await speaks(asker, sid)
-        if who == "humd":
-            humd.stall()
-        else:
-            asker.pause_reading()
+        humd.stall()
+        stop = asyncio.ensure_future(bee.stop())
+        await until(lambda: bool(bee.events("worker.drain.timeout")))
+        humd.resume()
+        assert ended(await asker.collect(sid, WAIT))["code"] == "shutting_down"
+        assert await stop == 0
+    assert_nothing_left(short_dir)
+
+
+async def test_while_humd_reads_nothing_at_all_the_next_bee_says_the_ending(
+    short_dir: Path,
+) -> None:
+    path = egg(short_dir, extra=SHORT)
+    async with served(short_dir, path) as (humd, bee, asker):
+        sid = asker.prompt(modelId="echo", text=fake(tokens=1_000_000, rate=2000))
+        await speaks(asker, sid)
+        humd.stall()  # the socket is full in a moment, and no ending gets in
         async with timed(14):
             assert await bee.stop() == 0
-        if who == "humd":
-            humd.resume()
-        asker.resume_reading()
-        answer = await asker.collect(sid, WAIT)
-        assert ended(answer)["code"] == "shutting_down"
+        humd.resume()
+        async with running_bee(short_dir, path):
+            ending = ended(await asker.collect(sid, WAIT))
+            assert ending["code"] in ("shutting_down", "bee_restarted")
     assert_nothing_left(short_dir)
 
 
