@@ -20,7 +20,8 @@ from pathlib import Path
 
 from bench.chaos_cases import ALL, LIMIT, REAL, SHORT, WAYS, Case
 from bench.chaos_run import ChaosError, Outcome, run
-from hum_workers import confine, lifecycle
+from hum_workers import lifecycle
+from hum_workers.process import confine
 
 MODEL = Path(__file__).resolve().parent.parent / ".cache" / "smollm2"
 Row = tuple[Case, dict[tuple[str, str], Outcome]]

@@ -18,10 +18,10 @@ from pathlib import Path
 from secrets import token_hex
 
 from bench.chaos_cases import LIMIT, Case
-from hum_workers import cgroup, orphans, proc, shm
 from hum_workers.fake_humd.asker import Asker
 from hum_workers.fake_humd.server import FakeHumd
-from hum_workers.proc import Stat
+from hum_workers.process import cgroup, orphans, proc, shm
+from hum_workers.process.proc import Stat
 from tests.leftovers import processes
 from tests.liveness import Liveness
 from tests.rig import Bee, egg, fake, running_bee

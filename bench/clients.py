@@ -18,9 +18,9 @@ import msgspec
 
 from hum_workers.fake_humd.wire import Lines
 from hum_workers.frames import Mmm
-from hum_workers.prompt import parse_prompt
-from hum_workers.request import chat_request, to_json
-from hum_workers.upstream import Upstream
+from hum_workers.tender.upstream import Upstream
+from hum_workers.turns.prompt import parse_prompt
+from hum_workers.turns.request import chat_request, to_json
 
 LONGEST = 1_000_000
 ANSWER = 300.0

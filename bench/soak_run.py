@@ -19,12 +19,12 @@ from urllib.request import urlopen
 from bench.soak_audit import Audit, Turn
 from bench.soak_plan import MODELS, Act, Ask, acts, asks
 from bench.stand import real_egg
-from hum_workers import proc
 from hum_workers.fake_humd.asker import Asker
 from hum_workers.fake_humd.server import FakeHumd
 from hum_workers.fake_humd.wire import Tone
-from hum_workers.journal import open_turns
-from hum_workers.proc import Stat
+from hum_workers.process import proc
+from hum_workers.process.proc import Stat
+from hum_workers.program.journal import open_turns
 from tests.leftovers import processes
 from tests.rig import Bee, egg, running_bee
 

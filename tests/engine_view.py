@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from hum_workers.prometheus_text import gauges
-from hum_workers.upstream import Upstream
+from hum_workers.tender.prometheus_text import gauges
+from hum_workers.tender.upstream import Upstream
 from tests.rig import WAIT
 
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"

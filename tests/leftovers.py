@@ -6,7 +6,7 @@ import asyncio
 import os
 from pathlib import Path
 
-from hum_workers import proc
+from hum_workers.process import proc
 from tests.liveness import process_end
 
 

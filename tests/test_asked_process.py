@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hum_workers.asked_process import ask
-from hum_workers.plain_files import read_plain
+from hum_workers.process.asked_process import ask
+from hum_workers.program.plain_files import read_plain
 
 ENV = {"PATH": os.environ["PATH"]}
 

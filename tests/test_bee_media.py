@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from hum_workers.fake_humd import Asker
-from hum_workers.media_samples import SAMPLES
+from hum_workers.media.samples import SAMPLES
 from tests.rig import WAIT, Bee, egg, ended, served, worker
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("bee_media")]

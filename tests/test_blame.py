@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hum_workers.blame import AT_ONCE, START_TRIES
+from hum_workers.cells.blame import AT_ONCE, START_TRIES
 from hum_workers.fake_humd.asker import Asker
 from hum_workers.fake_humd.server import FakeHumd
 from tests.rig import WAIT, Bee, egg, ended, running_bee

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hum_workers.call_id import CallIds, Owner
+from hum_workers.tools.call_id import CallIds, Owner
 
 SEED = bytes(range(32))
 

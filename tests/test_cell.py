@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from hum_workers import confine, lifecycle, proc
-from hum_workers.blame import Diagnosis
-from hum_workers.cell import Cell, CellState
-from hum_workers.emerged import Emerged
+from hum_workers import lifecycle
+from hum_workers.cells.blame import Diagnosis
+from hum_workers.cells.cell import Cell, CellState
+from hum_workers.cells.emerged import Emerged
 from hum_workers.errors import StartFailed
-from hum_workers.figures import Death
+from hum_workers.figures.counts import Death
 from hum_workers.frames import Mmm
+from hum_workers.process import confine, proc
 from hum_workers.spec import CellSpec
 from hum_workers.vllm_worker import failure
 from tests.leftovers import all_end, processes

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hum_workers import cgroup, confine
-from hum_workers.cgroup import CellGroup, Mount
+from hum_workers.process import cgroup, confine
+from hum_workers.process.cgroup import CellGroup, Mount
 
 HYBRID = """\
 31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755

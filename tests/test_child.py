@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from hum_workers import child, proc
-from hum_workers.child import Child, any_end, spawn
+from hum_workers.process import child, proc
+from hum_workers.process.child import Child, any_end, spawn
 from tests.liveness import WAIT, Liveness
 from tests.trees import WILD
 

@@ -6,7 +6,9 @@ import asyncio
 import sys
 from pathlib import Path
 
-from hum_workers import cell_folder, claims, ledger, places
+from hum_workers.cells import claims, ledger
+from hum_workers.cells import folder as cell_folder
+from hum_workers.program import places
 
 
 async def test_folders_of_the_dead_are_swept_and_those_of_the_living_stay(tmp_path: Path) -> None:
@@ -15,7 +17,7 @@ async def test_folders_of_the_dead_are_swept_and_those_of_the_living_stay(tmp_pa
         folder.mkdir()
     claims.write(mine)
     code = (
-        "import sys; from pathlib import Path; from hum_workers import claims;"
+        "import sys; from pathlib import Path; from hum_workers.cells import claims;"
         "claims.write(Path(sys.argv[1]))"
     )
     # The shell between is the owner's parent, and dead as well.

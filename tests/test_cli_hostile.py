@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from hum_workers import places
-from hum_workers.egg_files import read_documents
+from hum_workers.egg.files import read_documents
 from hum_workers.errors import IdentityError, Mistake, UsageError
-from hum_workers.host_check import probe_socket
-from hum_workers.image_files import read_image
-from hum_workers.logs import configure
-from hum_workers.status import shown, span
-from hum_workers.status_file import folder, read_all
+from hum_workers.figures.status import shown, span
+from hum_workers.figures.status_file import folder, read_all
+from hum_workers.media.files import read_image
+from hum_workers.program import places
+from hum_workers.program.host_check import probe_socket
+from hum_workers.program.logs import configure
 from hum_workers.thrum.identity import Identity
 from hum_workers.thrum.paths import find_socket
 from tests.rig import WAIT, egg, environment

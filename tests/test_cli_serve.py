@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from hum_workers import proc
 from hum_workers.fake_humd.asker import Asker
 from hum_workers.fake_humd.server import FakeHumd
+from hum_workers.process import proc
 from tests.leftovers import all_end, assert_nothing_left, processes
 from tests.rig import WAIT, Bee, egg, environment, fake, running_bee, served, worker
 from tests.test_cli import without_vllm

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hum_workers import confine
-from hum_workers.confine import HostAllows, plan
 from hum_workers.errors import EngineError
+from hum_workers.process import confine
+from hum_workers.process.confine import HostAllows, plan
 
 NAMESPACE = ("/usr/bin/setpriv", "--pdeathsig", "KILL", "/usr/bin/unshare", "--pid")
 ALL = HostAllows(

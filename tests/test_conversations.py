@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from hum_workers.conversations import MIB, Conversations
-from hum_workers.ending import Ending
 from hum_workers.errors import TurnError
-from hum_workers.turn import Turn
+from hum_workers.turns.conversations import MIB, Conversations
+from hum_workers.turns.ending import Ending
+from hum_workers.turns.turn import Turn
 
 
 class Asked:

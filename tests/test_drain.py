@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hum_workers import stop_times
 from hum_workers.fake_humd import Asker, FakeHumd
+from hum_workers.program import stop_times
 from tests.engine_view import EngineView
 from tests.forager import Forager, nothing
 from tests.leftovers import assert_nothing_left, processes

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hum_workers.egg import bee_settings, load_eggs, log_settings, metrics_settings, schema
-from hum_workers.egg_tables import Egg
+from hum_workers.egg.tables import Egg
 from hum_workers.errors import EggError, UsageError
 
 

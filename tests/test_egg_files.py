@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hum_workers.egg_files import MAX_EGG, Document, clip, dotted, parse, read_documents
+from hum_workers.egg.files import MAX_EGG, Document, clip, dotted, parse, read_documents
 from hum_workers.errors import Mistake
 
 EGG = "[model]\npath = 'x'\n"

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from hum_workers.blame import AT_ONCE, RULES, START_TRIES, Again, again
-from hum_workers.emerged import Emerged, verdict
-from hum_workers.figures import Death
+from hum_workers.cells.blame import AT_ONCE, RULES, START_TRIES, Again, again
+from hum_workers.cells.emerged import Emerged, verdict
+from hum_workers.figures.counts import Death
 from hum_workers.vllm_worker.failure import diagnosis
 
 FAILURES = Path(__file__).parent / "vllm_worker" / "failures"

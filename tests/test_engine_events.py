@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hum_workers.engine_events import ChatStream, Event, refusal
 from hum_workers.errors import ErrorCode, one_line
 from hum_workers.frames import Mmm, pack
+from hum_workers.tender.engine_events import ChatStream, Event, refusal
 
 FIXTURES = Path(__file__).parent / "fixtures"
 COUNTED = (FIXTURES / "vllm_stream_counted.sse").read_bytes()

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hum_workers import proc
 from hum_workers.fake_humd import Answer, Asker
+from hum_workers.process import proc
 from tests.leftovers import all_end, processes
 from tests.rig import WAIT, Bee, egg, ended, fake, served
 

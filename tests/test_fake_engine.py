@@ -15,8 +15,8 @@ import pytest_asyncio
 
 from hum_workers.errors import ErrorCode
 from hum_workers.frames import Mmm
-from hum_workers.prometheus_text import gauges
-from hum_workers.upstream import Upstream
+from hum_workers.tender.prometheus_text import gauges
+from hum_workers.tender.upstream import Upstream
 from tests.fakes.contract import CONTRACT, Target, ask, gauge
 from tests.fakes.running import Running, end, running, start
 from tests.upstream.script import Turn, turn

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hum_workers.upstream import Upstream
+from hum_workers.tender.upstream import Upstream
 from hum_workers.vllm_worker import failure
 from tests.fakes.contract import ask
 from tests.fakes.running import COMMAND, Running, end, environment, running, start

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from hum_workers.blame import Diagnosis
-from hum_workers.emerged import Emerged, verdict
+from hum_workers.cells.blame import Diagnosis
+from hum_workers.cells.emerged import Emerged, verdict
 from hum_workers.errors import ErrorCode, TurnError
-from hum_workers.figures import LATENCY, Death, EggFigures, Histogram, LastDeath
+from hum_workers.figures.counts import LATENCY, Death, EggFigures, Histogram, LastDeath
 from hum_workers.frames import Mmm
-from hum_workers.reply import Reply
 from hum_workers.thrum.pacer import Pacer
+from hum_workers.turns.reply import Reply
 
 
 class Clock:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from hum_workers import guard, guard_link
+from hum_workers.process import guard, guard_link
 from tests.liveness import WAIT, Liveness
 from tests.trees import WILD
 

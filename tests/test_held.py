@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hum_workers.held import hold
-from hum_workers.places import default_egg
+from hum_workers.program.held import hold
+from hum_workers.program.places import default_egg
 from tests.rig import WAIT, egg, environment, served, worker
 
 

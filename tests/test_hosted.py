@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from hum_workers import confine, proc
 from hum_workers.fake_humd.asker import Asker
 from hum_workers.fake_humd.server import FakeHumd
-from hum_workers.notify import Notifier
+from hum_workers.process import confine, proc
+from hum_workers.program.notify import Notifier
 from tests.leftovers import processes
 from tests.rig import ROOT, WAIT, egg, environment, fake, running_bee
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hum_workers import journal
-from hum_workers.journal import Journal
+from hum_workers.program import journal
+from hum_workers.program.journal import Journal
 
 HID = "wbee_" + "1" * 64
 

@@ -132,7 +132,7 @@ def test_pure_modules_know_no_loop_no_socket_no_process() -> None:
 
 
 def test_the_guard_needs_nothing_but_the_standard_library() -> None:
-    own, others = imports("guard")
+    own, others = imports("process.guard")
     assert own == frozenset()
     assert others <= sys.stdlib_module_names | {"__future__"}
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hum_workers import leash
-from hum_workers.figures import Death
+from hum_workers.cells import leash
+from hum_workers.figures.counts import Death
 from hum_workers.frames import Mmm
 from tests.leftovers import all_end, processes
 from tests.rig import egg, served

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from hum_workers import proc
-from hum_workers.ledger import Ledger, end_leftovers
+from hum_workers.cells.ledger import Ledger, end_leftovers
+from hum_workers.process import proc
 from tests.leftovers import all_end, assert_nothing_left, processes
 from tests.rig import WAIT, egg, fake, running_bee, served
 from tests.test_ephemeral import until

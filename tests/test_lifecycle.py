@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 import uvloop
 
-from hum_workers import confine, lifecycle, proc
-from hum_workers.cgroup import CellGroup
+from hum_workers import lifecycle
 from hum_workers.errors import EngineError
+from hum_workers.process import confine, proc
+from hum_workers.process.cgroup import CellGroup
 from tests.liveness import WAIT, Liveness, process_end
 from tests.trees import WAYS, confinement, python, wild
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hum_workers import cell
-from hum_workers.cell_states import MOVES, CellState, moved
+from hum_workers.cells import cell
+from hum_workers.cells.states import MOVES, CellState, moved
 
 PAGE = (Path(__file__).parent.parent / "docs" / "lifecycle.md").read_text()
 SOURCE = Path(cell.__file__).read_text()
@@ -55,8 +55,9 @@ def test_no_cell_comes_back_and_none_goes_another_way() -> None:
 @pytest.mark.parametrize("name", names())
 def test_every_name_is_in_the_code(name: str) -> None:
     module, *rest = name.split(".")
-    if module == "vllm_worker":
-        module, *rest = f"{module}.{rest[0]}", *rest[1:]
     found: object = importlib.import_module(f"hum_workers.{module}")
+    while rest and not hasattr(found, rest[0]):
+        module = f"{module}.{rest.pop(0)}"
+        found = importlib.import_module(f"hum_workers.{module}")
     for part in rest:
         found = getattr(found, part)

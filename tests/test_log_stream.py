@@ -14,7 +14,7 @@ import pytest
 
 from hum_workers.fake_humd.asker import Asker
 from hum_workers.fake_humd.server import FakeHumd
-from hum_workers.log_stream import PatientStream
+from hum_workers.program.log_stream import PatientStream
 from tests.rig import WAIT, egg, ended, environment, fake
 
 F_SETPIPE_SZ = 1031
@@ -41,7 +41,7 @@ def test_lines_that_nobody_reads_are_dropped_and_told_of_when_they_flow_again() 
 def test_what_asyncio_complains_of_does_not_wait_for_a_reader_either() -> None:
     script = """
 import asyncio, os, sys
-from hum_workers import logs
+from hum_workers.program import logs
 logs.configure()
 os.write(2, b"." * 4096)
 async def main():
@@ -122,7 +122,7 @@ async def test_a_bee_with_a_closed_standard_file_serves_and_stops(
 def test_what_a_program_says_last_stands_behind_its_log() -> None:
     script = """
 import structlog
-from hum_workers import logs
+from hum_workers.program import logs
 logs.configure()
 for n in range(100):
     structlog.get_logger().info("worker.test", n=n)

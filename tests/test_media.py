@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hum_workers import media_types
 from hum_workers.errors import ErrorCode, TurnError
-from hum_workers.media import MediaRules, refuse_untaken
-from hum_workers.media_samples import SAMPLES
-from hum_workers.prompt import Prompt, parse_prompt
+from hum_workers.media import types as media_types
+from hum_workers.media.pollen import MediaRules, refuse_untaken
+from hum_workers.media.samples import SAMPLES
+from hum_workers.turns.prompt import Prompt, parse_prompt
 from tests.test_sampling import JSON
 
 PNG = base64.b64encode(SAMPLES["image"][1]).decode()

@@ -16,9 +16,9 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from hum_workers import proc
-from hum_workers.figures import BeeView, CellView, Death, EggFigures, EggView, LastDeath
-from hum_workers.metrics import FAMILIES, page
+from hum_workers.figures.counts import BeeView, CellView, Death, EggFigures, EggView, LastDeath
+from hum_workers.figures.metrics import FAMILIES, page
+from hum_workers.process import proc
 from tests.rig import WAIT, Bee, egg, fake, served, worker
 
 ROOT = Path(__file__).parent.parent
@@ -156,7 +156,7 @@ def test_each_query_of_the_dashboard_asks_for_what_is_exported(query: str) -> No
 
 def test_a_bee_without_figures_imports_no_prometheus_client() -> None:
     code = (
-        "import sys, hum_workers.serving, hum_workers.vllm_worker.__main__;"
+        "import sys, hum_workers.program.serving, hum_workers.vllm_worker.__main__;"
         "print('prometheus_client' in sys.modules)"
     )
     run = subprocess.run(

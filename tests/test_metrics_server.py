@@ -10,9 +10,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from structlog.testing import capture_logs
 
-from hum_workers import metrics_server
 from hum_workers.errors import UsageError
-from hum_workers.metrics_server import MetricsServer
+from hum_workers.figures import server as metrics_server
+from hum_workers.figures.server import MetricsServer
 
 WAIT = 5.0
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"

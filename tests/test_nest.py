@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from hum_workers import lifecycle
-from hum_workers.blame import Diagnosis
-from hum_workers.cell import Cell
+from hum_workers.cells.blame import Diagnosis
+from hum_workers.cells.cell import Cell
+from hum_workers.cells.lasting import LastingNest
+from hum_workers.cells.nest import Lease
+from hum_workers.cells.plan import NestLimits, NestPlan
 from hum_workers.errors import EngineError, ErrorCode, TurnError
-from hum_workers.lasting_nest import LastingNest
-from hum_workers.nest import Lease
-from hum_workers.nest_plan import NestLimits, NestPlan
 from hum_workers.spec import CellSpec
 from hum_workers.vllm_worker import failure
 from tests.leftovers import processes

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import pytest
 
+from hum_workers.cells.nest import Nest
 from hum_workers.errors import ErrorCode, TurnError
-from hum_workers.nest import Nest
-from hum_workers.openings import Openings
-from hum_workers.prompt import Prompt
-from hum_workers.talk import Talk
-from hum_workers.turn import Asked
+from hum_workers.tools.openings import Openings
+from hum_workers.turns.prompt import Prompt
+from hum_workers.turns.talk import Talk
+from hum_workers.turns.turn import Asked
 
 SOON, NEVER = 0.01, 60.0
 

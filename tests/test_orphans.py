@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from hum_workers import lifecycle
-from hum_workers.cgroup import PREFIX, folders, sweep_after
+from hum_workers.process.cgroup import PREFIX, folders, sweep_after
 from tests.liveness import WAIT, Liveness, process_end
 from tests.trees import FAKES, WAYS, WILD, confinement, wild
 

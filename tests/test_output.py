@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hum_workers import output
-from hum_workers.logfile import LogFile
-from hum_workers.output import LineSplitter, Output, Ring
+from hum_workers.process import output
+from hum_workers.process.logfile import LogFile
+from hum_workers.process.output import LineSplitter, Output, Ring
 
 WAIT = 20.0
 

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hum_workers.call_id import CallIds, Owner
 from hum_workers.fake_humd.wire import Tone
 from hum_workers.frames import Mmm
-from hum_workers.parking import Parking, ParkingLimits
-from hum_workers.prompt import Prompt
-from hum_workers.sampling import Choice, Sampling
-from hum_workers.talk import AUTO, Talk
-from hum_workers.tool_calls import Pieces, Step
-from hum_workers.tools import Tool
+from hum_workers.tools.call_id import CallIds, Owner
+from hum_workers.tools.parking import Parking, ParkingLimits
+from hum_workers.tools.step import Pieces, Step
+from hum_workers.tools.tool import Tool
+from hum_workers.turns.prompt import Prompt
+from hum_workers.turns.sampling import Choice, Sampling
+from hum_workers.turns.talk import AUTO, Talk
 from tests.rig import WAIT, egg, ended, served
 from tests.tool_stage import PARSER, QUOTE, calls, last_call, script, shape, tool
 

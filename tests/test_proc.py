@@ -8,8 +8,8 @@ import subprocess
 import sys
 from dataclasses import replace
 
-from hum_workers import proc
-from hum_workers.proc import Stat
+from hum_workers.process import proc
+from hum_workers.process.proc import Stat
 
 
 def stat(pid: int, parent: int, state: str = "S", name: str = "x") -> Stat:

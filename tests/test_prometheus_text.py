@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hum_workers.prometheus_text import gauges
+from hum_workers.tender.prometheus_text import gauges
 
 TEXT = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge

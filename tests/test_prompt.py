@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hum_workers.errors import ErrorCode, TurnError
-from hum_workers.prompt import is_bare, parse_prompt
+from hum_workers.turns.prompt import is_bare, parse_prompt
 from tests.test_sampling import JSON
 
 OPENAI_SERVER: dict[str, Any] = {

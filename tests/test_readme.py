@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hum_workers.cli import Exit, run
+from hum_workers.program.cli import Exit, run
 from hum_workers.vllm_worker.__main__ import WORKER
 from tests.rig import ROOT
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hum_workers.redact import is_secret, redact_args, redact_env
+from hum_workers.egg.redact import is_secret, redact_args, redact_env
 
 
 @pytest.mark.parametrize(

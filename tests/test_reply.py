@@ -9,8 +9,8 @@ import pytest
 
 from hum_workers.errors import ErrorCode, TurnError
 from hum_workers.frames import Mmm
-from hum_workers.reply import Reply, hum_usage
 from hum_workers.thrum.tones import Kind
+from hum_workers.turns.reply import Reply, hum_usage
 
 
 class Record:

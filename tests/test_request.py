@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from hum_workers.errors import TurnError
-from hum_workers.prompt import parse_prompt
-from hum_workers.request import (
+from hum_workers.turns.prompt import parse_prompt
+from hum_workers.turns.request import (
     chat_request,
     fit_max_tokens,
     refusal_line,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hum_workers.egg import load_eggs
-from hum_workers.egg_changes import changes
+from hum_workers.egg.changes import changes
 from hum_workers.fake_humd import Asker, FakeHumd
 from hum_workers.vllm_worker.egg import VllmEgg
 from tests.leftovers import assert_nothing_left

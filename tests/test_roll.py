@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from hum_workers import proc
 from hum_workers.frames import Frame, Mmm
-from hum_workers.roll import Fallen, Roll
+from hum_workers.process import proc
+from hum_workers.process.roll import Fallen, Roll
 from tests.leftovers import processes
 from tests.tenders import chat, spec, tender
 
@@ -169,7 +169,7 @@ async def test_a_helper_that_is_not_needed_may_go(short_dir: Path) -> None:
 async def test_an_orderly_stop_is_no_death(short_dir: Path) -> None:
     async with tender(short_dir, spec(short_dir, {"children": 3})) as it:
         await it.first(Frame.READY)
-        it.send(Frame.SILENCE, 5.0, "enough")
+        it.send(Frame.SILENCE, 20.0, "enough")
         gone = await it.gone()
     assert (gone["asked"], gone["code"], gone["reason"]) == (True, 0, "enough")
 

@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from hum_workers.cell import Cell
-from hum_workers.eviction import Holder, victim
-from hum_workers.room import Room
+from hum_workers.cells.cell import Cell
+from hum_workers.cells.eviction import Holder, victim
+from hum_workers.cells.room import Room
 
 
 @pytest.mark.parametrize(

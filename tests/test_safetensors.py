@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hum_workers.safetensors import Damaged, look, read_header
+from hum_workers.vllm_worker.safetensors import Damaged, look, read_header
 from tests.vllm_worker.hatchery import safetensors
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hum_workers.errors import ErrorCode, TurnError
-from hum_workers.sampling import Choice, parse_sampling
+from hum_workers.turns.sampling import Choice, parse_sampling
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hum_workers.seldom import LINES, MOST_REASONS, WINDOW, Seldom
+from hum_workers.program.seldom import LINES, MOST_REASONS, WINDOW, Seldom
 from tests.rig import egg, ended, fake, served
 
 
@@ -29,7 +29,7 @@ def test_a_flood_of_reasons_shares_one_count() -> None:
 def test_what_a_peer_can_cause_is_logged_a_few_times_and_the_rest_counted() -> None:
     script = """
 import structlog, time
-from hum_workers import logs
+from hum_workers.program import logs
 now = 0.0
 time.monotonic, real = (lambda: now), time.monotonic
 logs.configure()

@@ -11,8 +11,8 @@ from secrets import token_hex
 
 import pytest
 
-from hum_workers import shm
 from hum_workers.frames import Frame
+from hum_workers.process import shm
 from tests.tenders import spec, tender
 
 HOLD = """

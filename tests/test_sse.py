@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hum_workers.errors import TurnError
-from hum_workers.sse import EventStream
+from hum_workers.tender.sse import EventStream
 
 
 def split(data: bytes, cuts: list[int]) -> list[bytes]:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hum_workers.frames import Frame, Mmm
-from hum_workers.progress import LONGEST_QUIET, Progress
-from hum_workers.upstream import Upstream
+from hum_workers.tender.progress import LONGEST_QUIET, Progress
+from hum_workers.tender.upstream import Upstream
 from tests.tenders import Tender, chat, spec, tender
 
 SOON = 0.6

@@ -15,10 +15,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from hum_workers import proc, status_file
-from hum_workers.figures import BeeView
-from hum_workers.status import memory, span, table
-from hum_workers.status_file import BeeStatus, CellStatus, EggStatus, LastDeath, StatusFile
+from hum_workers.figures import status_file
+from hum_workers.figures.counts import BeeView
+from hum_workers.figures.status import memory, span, table
+from hum_workers.figures.status_file import BeeStatus, CellStatus, EggStatus, LastDeath, StatusFile
+from hum_workers.process import proc
 from tests.liveness import process_end
 from tests.rig import WAIT, egg, environment, fake, served, worker
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hum_workers import proc
 from hum_workers.frames import Frame, Mmm, pack
+from hum_workers.process import proc
 from tests.leftovers import all_end, processes
 from tests.tenders import chat, spec, tender
 

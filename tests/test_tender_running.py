@@ -9,8 +9,8 @@ import termios
 from pathlib import Path
 from typing import Any
 
-from hum_workers import confine
 from hum_workers.frames import Frame, Mmm
+from hum_workers.process import confine
 from tests.tenders import Tender, chat, spec, tender
 
 HOG = "x = bytearray({size}); import time; time.sleep(60)"

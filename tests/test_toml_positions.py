@@ -11,7 +11,7 @@ import tomli
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hum_workers.toml_positions import Path, Place, positions
+from hum_workers.egg.toml_positions import Path, Place, positions
 
 DOCUMENT = """\
 # a comment with [a] = "bracket"

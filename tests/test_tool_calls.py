@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hum_workers.call_id import CallIds, Owner
 from hum_workers.errors import ErrorCode, TurnError
 from hum_workers.frames import Mmm
 from hum_workers.thrum.tones import decode, encode
-from hum_workers.tool_calls import MOST_CALLS, MOST_CHARS, Pieces, Step, read_arguments
-from hum_workers.tools import Tool
+from hum_workers.tools.call_id import CallIds, Owner
+from hum_workers.tools.step import MOST_CALLS, MOST_CHARS, Pieces, Step, read_arguments
+from hum_workers.tools.tool import Tool
 from tests.test_sampling import JSON
 
 IDS = CallIds(bytes(32))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hum_workers.tool_results import NO_MESSAGE, Result, read_result
+from hum_workers.tools.result import NO_MESSAGE, Result, read_result
 from tests.test_sampling import JSON
 
 

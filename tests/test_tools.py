@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hum_workers.call_id import Owner
 from hum_workers.errors import ErrorCode, TurnError
-from hum_workers.sampling import Choice
-from hum_workers.tools import RETURN_ROUTE, Tool, ToolRules, brought, tool_fields
+from hum_workers.tools.call_id import Owner
+from hum_workers.tools.tool import RETURN_ROUTE, Tool, ToolRules, brought, tool_fields
+from hum_workers.turns.sampling import Choice
 from tests.test_sampling import JSON
 
 OBJECT = {"type": "object"}

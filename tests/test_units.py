@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from hum_workers.units import parse_cpus, parse_duration, parse_size
+from hum_workers.egg.units import parse_cpus, parse_duration, parse_size
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hum_workers.proc import PAGE, TICKS, Stat
-from hum_workers.vitals import Census, Vitals
+from hum_workers.process.proc import PAGE, TICKS, Stat
+from hum_workers.process.vitals import Census, Vitals
 
 VITALS = Vitals(
     pid=7,

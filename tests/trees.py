@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hum_workers import confine
+from hum_workers.process import confine
 from tests.liveness import Liveness
 
 FAKES = Path(__file__).parent / "fakes"

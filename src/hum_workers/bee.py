@@ -16,25 +16,26 @@ from uuid import uuid4
 
 import structlog
 
-from hum_workers import __version__, stop_times
-from hum_workers.call_id import CallIds
-from hum_workers.colony import Colony
-from hum_workers.conversations import Conversations
-from hum_workers.debts import Debts
-from hum_workers.ending import Finish
+from hum_workers import __version__
+from hum_workers.cells.colony import Colony
+from hum_workers.cells.nest import Nest
 from hum_workers.errors import ErrorCode, TurnError
-from hum_workers.figures import BeeView
-from hum_workers.journal import Journal
-from hum_workers.nest import Nest
-from hum_workers.prompt import is_bare, parse_prompt
-from hum_workers.reply import Reply
-from hum_workers.talk import Talk
+from hum_workers.figures.counts import BeeView
+from hum_workers.program import stop_times
+from hum_workers.program.debts import Debts
+from hum_workers.program.journal import Journal
 from hum_workers.thrum.connection import Thrum
 from hum_workers.thrum.pacer import Pacer
 from hum_workers.thrum.tones import THRUM_VERSION, encode
-from hum_workers.tool_desk import ToolDesk
-from hum_workers.tool_line import ToolLine
-from hum_workers.turn import Asked, Turn
+from hum_workers.tools.call_id import CallIds
+from hum_workers.tools.desk import ToolDesk
+from hum_workers.tools.line import ToolLine
+from hum_workers.turns.conversations import Conversations
+from hum_workers.turns.ending import Finish
+from hum_workers.turns.prompt import is_bare, parse_prompt
+from hum_workers.turns.reply import Reply
+from hum_workers.turns.talk import Talk
+from hum_workers.turns.turn import Asked, Turn
 
 log = structlog.get_logger()
 

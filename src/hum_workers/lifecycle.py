@@ -18,16 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from hum_workers import guard_link, orphans, proc
-from hum_workers.child import Child, any_end, become_subreaper, spawn, wake_with_parent
-from hum_workers.confine import Confinement
 from hum_workers.errors import EngineError
-from hum_workers.guard_link import GuardLink
-from hum_workers.logfile import LogFile
-from hum_workers.orphans import end_orphans
-from hum_workers.output import Output
-from hum_workers.proc import Stat as Member
-from hum_workers.vitals import Census, Vitals
+from hum_workers.process import guard_link, orphans, proc
+from hum_workers.process.child import Child, any_end, become_subreaper, spawn, wake_with_parent
+from hum_workers.process.confine import Confinement
+from hum_workers.process.guard_link import GuardLink
+from hum_workers.process.logfile import LogFile
+from hum_workers.process.orphans import end_orphans
+from hum_workers.process.output import Output
+from hum_workers.process.proc import Stat as Member
+from hum_workers.process.vitals import Census, Vitals
 
 __all__ = [
     "Child",

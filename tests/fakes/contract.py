@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hum_workers.media_samples import probes
+from hum_workers.media.samples import probes
 from hum_workers.vllm_worker.signs import TEXT_ONLY
 
 _WAIT = 60.0

@@ -14,7 +14,8 @@ import signal
 import sys
 from typing import Any
 
-from hum_workers import confine, lifecycle
+from hum_workers import lifecycle
+from hum_workers.process import confine
 
 
 def say(said: dict[str, Any]) -> None:

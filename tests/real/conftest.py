@@ -15,8 +15,8 @@ import pytest_asyncio
 
 from hum_workers.fake_humd.asker import Asker
 from hum_workers.fake_humd.server import FakeHumd
-from hum_workers.prometheus_text import gauges
-from hum_workers.upstream import Upstream
+from hum_workers.tender.prometheus_text import gauges
+from hum_workers.tender.upstream import Upstream
 from tests.rig import ROOT, Bee, running_bee
 
 MODEL = ROOT / ".cache" / "smollm2"

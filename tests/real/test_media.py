@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from hum_workers.media_samples import SAMPLES
+from hum_workers.media.samples import SAMPLES
 from tests.real.conftest import GENERATED, PROMPTED, Real
 from tests.rig import ended
 

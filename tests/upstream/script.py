@@ -11,7 +11,7 @@ from typing import Any
 
 from hum_workers.errors import ErrorCode
 from hum_workers.frames import Mmm
-from hum_workers.upstream import Upstream
+from hum_workers.tender.upstream import Upstream
 
 EVENT = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
 LAST = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'

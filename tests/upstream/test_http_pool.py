@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hum_workers import http_pool
 from hum_workers.errors import ErrorCode
+from hum_workers.tender import http_pool
 from tests.upstream.script import (
     CHUNKED,
     EVENT,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from hum_workers import upstream as module
 from hum_workers.errors import ErrorCode
 from hum_workers.frames import Mmm
-from hum_workers.upstream import Response, Stream, Upstream
+from hum_workers.tender import upstream as module
+from hum_workers.tender.upstream import Response, Stream, Upstream
 from tests.upstream.script import (
     CHUNKED,
     EVENT,

@@ -8,8 +8,8 @@ import socket
 import sys
 from pathlib import Path
 
-from hum_workers.findings import Finding
-from hum_workers.host_check import available_memory, probe_socket
+from hum_workers.program.findings import Finding
+from hum_workers.program.host_check import available_memory, probe_socket
 from hum_workers.thrum.identity import Identity
 from hum_workers.vllm_worker.check import check
 from tests.rig import SITE

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hum_workers.safetensors import look
 from hum_workers.vllm_worker.model_check import check_model
+from hum_workers.vllm_worker.safetensors import look
 from tests.vllm_worker.hatchery import CONFIG, egg, model_folder, safetensors
 
 DUMMY = "[engine]\nargs = ['--load-format', 'dummy']"

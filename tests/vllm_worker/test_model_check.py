@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hum_workers.findings import Finding
+from hum_workers.program.findings import Finding
 from hum_workers.vllm_worker import model_check
 from hum_workers.vllm_worker.model_check import (
     Model,

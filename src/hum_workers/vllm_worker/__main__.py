@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hum_workers.cli import run
-from hum_workers.worker import Worker
+from hum_workers.program.cli import run
+from hum_workers.program.worker import Worker
 
 if TYPE_CHECKING:
-    from hum_workers.findings import Finding
-    from hum_workers.nest_plan import Raiser
+    from hum_workers.cells.plan import Raiser
+    from hum_workers.program.findings import Finding
     from hum_workers.vllm_worker.egg import VllmEgg
 
 DEFAULT_SEQS = 256

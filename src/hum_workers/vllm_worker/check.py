@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from hum_workers import devices
-from hum_workers.findings import Finding, Level, safely
-from hum_workers.host_check import available_memory, check_host
+from hum_workers.program.findings import Finding, Level, safely
+from hum_workers.program.host_check import available_memory, check_host
 from hum_workers.vllm_worker import engine_help, environment, model_check
 from hum_workers.vllm_worker.command import CPU_KV_BYTES
 from hum_workers.vllm_worker.egg import VllmEgg

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hum_workers.devices import Gpu
+from hum_workers.egg.redact import HIDDEN, is_secret
 from hum_workers.errors import EngineError
-from hum_workers.media_samples import probes
-from hum_workers.redact import HIDDEN, is_secret
+from hum_workers.media.samples import probes
 from hum_workers.spec import CellSpec
 from hum_workers.vllm_worker import environment, signs
 from hum_workers.vllm_worker.probe import Engine

@@ -16,9 +16,9 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from hum_workers.egg_tables import Egg, Flaw
-from hum_workers.egg_types import Count, Size, Table, Text, Word, expand_path, later_value
-from hum_workers.toml_positions import Path as KeyPath
+from hum_workers.egg.tables import Egg, Flaw
+from hum_workers.egg.toml_positions import Path as KeyPath
+from hum_workers.egg.types import Count, Size, Table, Text, Word, expand_path, later_value
 from hum_workers.vllm_worker import flags
 
 _PATH_LIKE = ("./", "../", "/", "~")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from hum_workers.asked_process import ask
+from hum_workers.process.asked_process import ask
 from hum_workers.vllm_worker import environment
 from hum_workers.vllm_worker.command import MAIN, alias_files
 from hum_workers.vllm_worker.probe import Engine

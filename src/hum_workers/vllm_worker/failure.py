@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from hum_workers.blame import Diagnosis
-from hum_workers.figures import Death
+from hum_workers.cells.blame import Diagnosis
+from hum_workers.figures.counts import Death
 
 LONGEST = 300
 NOTHING = "the engine ended and said nothing"

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hum_workers import safetensors
 from hum_workers.errors import one_line
-from hum_workers.findings import Finding, Level
-from hum_workers.plain_files import read_plain
+from hum_workers.program.findings import Finding, Level
+from hum_workers.program.plain_files import read_plain
+from hum_workers.vllm_worker import safetensors
 
 if TYPE_CHECKING:
     from hum_workers.vllm_worker.egg import VllmEgg

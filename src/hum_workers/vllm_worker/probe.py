@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from hum_workers.asked_process import ask
 from hum_workers.errors import EngineError
+from hum_workers.process.asked_process import ask
 
 PROBE_TIMEOUT = 30.0
 TESTED = (0, 32)

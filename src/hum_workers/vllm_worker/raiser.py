@@ -7,9 +7,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hum_workers import devices, places
-from hum_workers.blame import Diagnosis
+from hum_workers import devices
+from hum_workers.cells.blame import Diagnosis
 from hum_workers.errors import EngineError
+from hum_workers.program import places
 from hum_workers.spec import CellSpec
 from hum_workers.vllm_worker import command, engine_help, environment, failure
 from hum_workers.vllm_worker.egg import VllmEgg

@@ -1,0 +1,341 @@
+"""Cell: one living engine as the bee sees it, a state machine with a single writer.
+
+    cold ── hatch ──> hatching ── ready frame ──> ready ── silence ──> stopping ──> dead
+                          └──────────── the engine ends, or the tender ────────────────^
+
+A cell is raised once and never again; its successor is a new cell. Callers ask for what they need
+and await it: `ready()`, `emerged`; they never branch on a state they have read. Whatever happens,
+each turn that was fed gets exactly one FINISH or ERROR, and `emerged` resolves once, when no
+process of the cell is alive or the tender has given up waiting for it and says who is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import structlog
+
+from hum_workers import lifecycle
+from hum_workers.cells import folder as cell_folder
+from hum_workers.cells import leash
+from hum_workers.cells.blame import Diagnose
+from hum_workers.cells.emerged import Emerged, verdict
+from hum_workers.cells.states import CellState, moved
+from hum_workers.cells.view import cell_view
+from hum_workers.errors import ErrorCode, StartFailed
+from hum_workers.figures.counts import CellView
+from hum_workers.frames import Frame, Mmm
+from hum_workers.lifecycle import Vitals
+from hum_workers.link import FrameLink
+from hum_workers.spec import CellSpec
+
+__all__ = ["Cell", "CellState", "Emerged", "Sink"]
+
+log = structlog.get_logger()
+
+Sink = Callable[[Mmm, Any], None]
+"""Takes one turn's engine events in order; FINISH or ERROR is the last. It must not block."""
+
+
+class Cell:
+    """One engine behind its tender. Owns the tender's process, its link and the turns fed to it."""
+
+    def __init__(
+        self,
+        spec: CellSpec,
+        *,
+        diagnose: Diagnose,
+        on_cancelled: Callable[[bool, float], None] | None = None,
+        on_tree: Callable[[Cell], None] = lambda cell: None,
+    ) -> None:
+        self.spec = spec
+        self.cell_id = spec.cell_id
+        self.state = CellState.COLD
+        self.facts: Mapping[str, Any] = {}
+        self.vitals: Vitals | None = None
+        self.output_tokens = 0
+        self.tokens_per_second = 0.0
+        self._loop = loop = asyncio.get_running_loop()
+        self._born = loop.time()
+        self.emerged: asyncio.Future[Emerged] = loop.create_future()
+        self._ready: asyncio.Future[None] = loop.create_future()
+        self._ready.add_done_callback(_retrieve)
+        self._diagnose = diagnose
+        self._on_cancelled = on_cancelled
+        self._on_tree = on_tree
+        self._sinks: dict[int, Sink] = {}
+        self._turns = 0
+        self._child: lifecycle.Child | None = None
+        self._link: FrameLink | None = None
+        self._gone: Mapping[str, Any] | None = None
+        self._burial: asyncio.Task[None] | None = None
+        self._was_ready = False
+        self._killed = False
+        self._leash = leash.Leash(self._lose)
+        self._lost = ""
+
+    def __repr__(self) -> str:
+        return f"<Cell {self.cell_id} {self.state} turns={len(self._sinks)}>"
+
+    @property
+    def mark(self) -> int | None:
+        """Pid of the tender, which leads the cell."""
+        return self._child.pid if self._child is not None else None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a turn may be fed now."""
+        return self.state is CellState.READY
+
+    @property
+    def in_flight(self) -> int:
+        """Turns that were fed and have not ended."""
+        return len(self._sinks)
+
+    def view(self) -> CellView | None:
+        """Returns what the cell is now, None when it does not live."""
+        if self.mark is None or self.state is CellState.DEAD:
+            return None
+        return cell_view(
+            self.cell_id,
+            self.state,
+            self.mark,
+            age=self._loop.time() - self._born,
+            vitals=self.vitals,
+            output_tokens=self.output_tokens,
+            tokens_per_second=self.tokens_per_second,
+        )
+
+    async def hatch(self) -> None:
+        """Starts the tender and tells it what to raise; does not wait for the engine.
+
+        Raises:
+            StartFailed: the tender itself could not be started.
+        """
+        self._move(CellState.HATCHING)
+        to_tender, to_bee = os.pipe(), os.pipe()
+        try:
+            self._child = lifecycle.spawn(
+                [sys.executable, "-P", "-m", "hum_workers.tender"],
+                env=dict(os.environ),
+                cwd="/",
+                stdin=to_tender[0],
+                stdout=to_bee[1],
+            )
+        except OSError as error:
+            for fd in (to_tender[1], to_bee[0]):
+                os.close(fd)
+            self._bury(Emerged(reason=f"the tender can't be started: {error}"))
+            raise StartFailed(f"the tender can't be started: {error}") from error
+        finally:
+            os.close(to_tender[0])
+            os.close(to_bee[1])
+        self._on_tree(self)
+        self._leash.start()
+        self._link = FrameLink(on_frame=self._frame, on_end=self._link_ended)
+        try:
+            await self._link.open(to_bee[0], to_tender[1])
+        except BaseException:
+            self.kill()
+            raise
+        self._link.send(Frame.RAISE, self.spec.to_wire())
+        log.info(
+            "worker.cell.spawned", cell=self.cell_id, pid=self.mark, engine_log=self.spec.log_file
+        )
+
+    async def ready(self) -> None:
+        """Returns when the engine has answered a prompt.
+
+        Raises:
+            StartFailed: the cell ended before that; the message is its one useful line.
+        """
+        await asyncio.shield(self._ready)
+
+    def feed(self, body: bytes, sink: Sink) -> int:
+        """Sends one chat request to the engine and returns the turn's number for `cancel`."""
+        self._turns += 1
+        turn = self._turns
+        if self.state is not CellState.READY or self._link is None:
+            asyncio.get_running_loop().call_soon(sink, Mmm.ERROR, _died(f"cell is {self.state}"))
+            return turn
+        self._sinks[turn] = sink
+        self._link.send(Frame.FEED, turn, body)
+        return turn
+
+    def cancel(self, turn: int) -> None:
+        """Stops one turn in the engine. Idempotent.
+
+        The sink still hears what was on its way, and then a FINISH `cancelled` with the usage.
+        """
+        if turn in self._sinks and self._link is not None:
+            self._link.send(Frame.CANCEL, turn)
+
+    async def silence(self, grace: float, reason: str) -> Emerged:
+        """Ends the engine, by force after `grace` seconds, and returns how it ended. Idempotent."""
+        hatching = self.state is CellState.HATCHING
+        if hatching or self.state is CellState.READY:
+            self._move(CellState.STOPPING)
+            log.info("worker.cell.stopping", cell=self.cell_id, reason=reason)
+        if self._link is None:
+            self._bury(Emerged(asked=True, reason=reason))
+        else:
+            self._link.send(Frame.SILENCE, grace, reason)
+            self._leash.within(leash.LEAVE + (0 if hatching else grace), "its tender hung")
+        return await asyncio.shield(self.emerged)
+
+    def kill(self) -> None:
+        """Ends the tender's input and output, which kills the tree. Synchronous, for `finally`.
+
+        A tender that does not take note, being stopped, is killed soon after.
+        """
+        if self.state in (CellState.HATCHING, CellState.READY):
+            self._move(CellState.STOPPING)
+        self._killed = True
+        if self._link is not None:
+            self._link.abort()
+        self._leash.within(leash.ABORT, "it was killed")
+        if self._burial is None and self._child is not None and not self.emerged.done():
+            self._begin_burial()
+
+    def _lose(self, reason: str) -> None:
+        """Kills a tender that hangs; SIGKILL ends a stopped one, too."""
+        assert self._child is not None
+        self._lost = reason
+        log.error("worker.cell.tender_lost", cell=self.cell_id, pid=self.mark, reason=reason)
+        self._child.kill()
+        self._begin_burial()
+
+    def _move(self, to: CellState) -> None:
+        self.state = moved(self.state, to)
+
+    def _frame(self, frame: list[Any]) -> None:
+        self._leash.quiet = 0
+        if frame[0] == Frame.MMM:
+            self._mmm(frame[1])
+            return
+        match frame:
+            case [Frame.STAGE, str(stage), str(detail)]:
+                log.info("worker.cell.stage", cell=self.cell_id, stage=stage, detail=detail)
+            case [Frame.READY, dict(facts)]:
+                self._hatched(facts)
+            case [Frame.VITALS, dict(vitals)]:
+                self.vitals = Vitals.from_wire(vitals)
+            case [Frame.WORK, int(tokens), rate]:
+                self.output_tokens, self.tokens_per_second = tokens, float(rate)
+            case [Frame.CANCELLED, int(turn), bool(confirmed), seconds]:
+                self._cancelled(turn, confirmed, float(seconds))
+            case [Frame.GONE, dict(gone)]:
+                self._gone = gone
+                self._begin_burial()
+            case _:
+                log.warning("worker.cell.frame_ignored", cell=self.cell_id, frame=str(frame)[:80])
+        if frame[0] in (Frame.STAGE, Frame.READY, Frame.VITALS):
+            self._on_tree(self)
+
+    def _mmm(self, events: list[Any]) -> None:
+        sinks = self._sinks
+        for turn, kind, data in events:
+            sink = sinks.get(turn)
+            if sink is None:
+                continue
+            if kind >= Mmm.FINISH:
+                del sinks[turn]
+            sink(kind, data)
+
+    def _hatched(self, facts: dict[str, Any]) -> None:
+        if self.state is not CellState.HATCHING:
+            return
+        self.facts = facts
+        self._move(CellState.READY)
+        self._was_ready = True
+        seconds = round(float(facts.get("seconds", 0)), 1)
+        log.info(
+            "worker.cell.ready",
+            cell=self.cell_id,
+            pid=facts.get("pid"),
+            seconds=seconds,
+            media=facts.get("media"),
+        )
+        self._ready.set_result(None)
+
+    def _cancelled(self, turn: int, confirmed: bool, seconds: float) -> None:
+        if self._on_cancelled is not None:
+            self._on_cancelled(confirmed, seconds)
+        if not confirmed:
+            log.warning(
+                "worker.cell.cancel_unconfirmed",
+                cell=self.cell_id,
+                turn=turn,
+                seconds=round(seconds, 1),
+            )
+
+    def _link_ended(self, why: str) -> None:
+        self._begin_burial()
+
+    def _begin_burial(self) -> None:
+        if self._burial is None:
+            self._burial = asyncio.get_running_loop().create_task(
+                self._wait_for_tender(), name=f"burial-{self.cell_id}"
+            )
+
+    async def _wait_for_tender(self) -> None:
+        """Resolves `emerged` once the tender, and with it the tree, is gone."""
+        assert self._child is not None
+        assert self._link is not None
+        if self._gone is not None:
+            # Nothing comes after GONE; an end of input lets a tender leave that waits for one.
+            self._link.close()
+        self._leash.within(leash.LEAVE, "its tender hung at its end")
+        status = await asyncio.shield(self._child.exited)
+        self._leash.close()
+        self._link.abort()
+        left = await lifecycle.end_orphans(self._child.pid)
+        self._child.close()
+        if self._gone is None and not left:
+            # Such a tender could tidy up no more.
+            await asyncio.to_thread(cell_folder.clean, self.spec)
+        emerged = verdict(
+            self._gone,
+            tender_status=status,
+            orphans=[str(member) for member in left],
+            asked=self.state is CellState.STOPPING,
+            killed=self._killed,
+            lost=self._lost,
+            was_ready=self._was_ready,
+            diagnose=self._diagnose,
+        )
+        self._bury(emerged)
+
+    def _bury(self, emerged: Emerged) -> None:
+        if self.emerged.done():
+            return
+        was = self.state
+        self._move(CellState.DEAD)
+        emerged = replace(emerged, turns=len(self._sinks))
+        self._log_death(emerged)
+        if not self._ready.done():
+            self._ready.set_exception(StartFailed(emerged.reason, emerged.death))
+        self.emerged.set_result(emerged)
+        sinks, self._sinks = self._sinks, {}
+        message = f"cell {self.cell_id} died ({was}): {emerged}"
+        for sink in sinks.values():
+            sink(Mmm.ERROR, _died(message))
+
+    def _log_death(self, emerged: Emerged) -> None:
+        report = log.info if emerged.asked else log.error
+        report("worker.cell.emerged", cell=self.cell_id, **emerged.facts())
+
+
+def _died(message: str) -> dict[str, Any]:
+    return {"code": ErrorCode.CELL_DIED.value, "message": message, "usage": None}
+
+
+def _retrieve(future: asyncio.Future[None]) -> None:
+    """Marks the exception as seen: a cell may fail while nobody waits for it."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,194 @@
+"""What is wrong with an egg, in the operator's words: one `Mistake` for each complaint. Pure.
+
+Translates the validator's errors, and finds the name that a misspelt table, key or value was most
+likely meant to be.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import takewhile
+from typing import Any
+
+from pydantic import BaseModel
+
+from hum_workers.egg.files import Document, clip
+from hum_workers.egg.toml_positions import Path
+from hum_workers.errors import Mistake
+
+_KINDS: dict[str, str] = {
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "string_type": "must be a string in quotes",
+    "list_type": "must be an array in [ ]",
+    "dict_type": "must be a table",
+}
+_BOUNDS = {
+    "greater_than_equal": ("must be at least", "ge"),
+    "greater_than": ("must be above", "gt"),
+    "less_than_equal": ("must be at most", "le"),
+    "less_than": ("must be below", "lt"),
+}
+MOST = 100
+"""Mistakes told of one file at most; one with more is no egg."""
+LATER = "comes with a later release of hum_workers; remove it"
+
+
+class Names:
+    """The tables and keys of one kind of egg, for suggestions."""
+
+    def __init__(
+        self,
+        model: type[BaseModel],
+        later: Mapping[str, frozenset[str]],
+        synonyms: Mapping[str, str],
+    ) -> None:
+        self.tables: dict[str, list[str]] = {
+            name: [field.alias or key for key, field in table.model_fields.items()]
+            for name, field in model.model_fields.items()
+            if isinstance(table := field.annotation, type) and issubclass(table, BaseModel)
+        }
+        self._later = later
+        self._synonyms = synonyms
+
+    def later(self, data: Mapping[str, Any]) -> Iterator[Path]:
+        """Yields the tables and keys of `data` that a later release brings."""
+        for table, keys in self._later.items():
+            given = data.get(table)
+            if not isinstance(given, Mapping):
+                continue
+            known = self.tables.get(table)
+            here = [key for key in given if key in keys]
+            yield from ((table, key) for key in here)
+            if known is None and not here:
+                yield (table,)
+
+    def unknown(self, path: Path) -> tuple[str, Path]:
+        """Returns the message for a table or key that no egg has, and what was meant, or ()."""
+        if len(path) == 1:
+            return self._unknown_table(str(path[0]))
+        table, key = str(path[0]), str(path[1])
+        name = key.replace("-", "_").lower()
+        keys = self.tables.get(table, [])
+        if home := self._home(name, keys, table):
+            return f"is no key of [{table}], but of [{home}]; move it there", (home, name)
+        meant = self._synonym(name) or _meant(table, name, keys) or self._elsewhere(name)
+        if meant:
+            shown = ".".join(meant).removeprefix(f"{table}.")
+            return f"is no key of [{table}]; did you mean {shown}?", meant
+        return f"is no key of [{table}]; those are {', '.join(keys)}", ()
+
+    def _unknown_table(self, name: str) -> tuple[str, Path]:
+        if table := near(name, [*self.tables, *self._later]):
+            return f"is no table of an egg; did you mean [{table}]?", (table,)
+        if home := self._home(name, [], ""):
+            return f"is no table of an egg, but a key of [{home}]; move it there", (home, name)
+        if meant := self._synonym(name.replace("-", "_")):
+            return f"is no table of an egg; did you mean {'.'.join(meant)}?", meant
+        known = ", ".join(f"[{table}]" for table in self.tables)
+        return f"is no table of an egg; those are {known}", ()
+
+    def _home(self, key: str, keys: Sequence[str], table: str) -> str:
+        """Returns another table that has exactly this key."""
+        if key in keys:
+            return ""
+        return next((t for t, has in self.tables.items() if key in has and t != table), "")
+
+    def _synonym(self, name: str) -> tuple[str, ...]:
+        return tuple(self._synonyms.get(name, "").split(".")) if name in self._synonyms else ()
+
+    def _elsewhere(self, name: str) -> tuple[str, ...]:
+        homes = {key: table for table, keys in self.tables.items() for key in keys}
+        key = near(name, list(homes), 0.75)
+        return (homes[key], key) if key else ()
+
+
+def _meant(table: str, name: str, keys: Sequence[str]) -> tuple[str, ...]:
+    key = near(name, keys)
+    return (table, key) if key else ()
+
+
+def near(word: str, choices: Sequence[str], cutoff: float = 0.6) -> str:
+    """Returns the choice that `word` is most likely a misspelling of, or an empty string."""
+    found = get_close_matches(word, choices, 1, cutoff) if len(word) <= 64 else []
+    return found[0] if found else ""
+
+
+def translate(
+    document: Document, names: Names, errors: Sequence[Mapping[str, Any]]
+) -> tuple[list[Mistake], list[Path]]:
+    """Turns pydantic's `ValidationError.errors()` into mistakes.
+
+    Returns them, and the keys that are wrong or were meant by a wrong name: what rests on those
+    can't be judged.
+    """
+    mistakes: list[Mistake] = []
+    wrong: list[Path] = []
+    for error in errors:
+        path: Path = error["loc"]
+        wrong.append(tuple(takewhile(lambda part: isinstance(part, str), path)))
+        if error["type"] == "default_factory_not_called" or len(mistakes) > MOST:
+            continue  # the former: another key of the table is wrong, and that is told
+        if len(mistakes) == MOST:
+            mistakes.append(Mistake(file=str(document.source), message="has more mistakes"))
+        elif error["type"] == "extra_forbidden":
+            message, meant = names.unknown(path)
+            mistakes.append(document.mistake(path, message, at_key=True))
+            wrong.extend([meant] if meant else [])
+        else:
+            mistakes.append(document.mistake(path, _message(path, error)))
+    return mistakes, wrong
+
+
+def _message(path: Path, error: Mapping[str, Any]) -> str:
+    kind, given = error["type"], error["input"]
+    context = error.get("ctx", {})
+    if kind in ("model_type", "model_attributes_type"):
+        return f"must be a table: write [{path[0]}] and its keys below it"
+    if kind in _KINDS:
+        return f"{_KINDS[kind]}, not {_shown(path, given)}"
+    if kind in _BOUNDS:
+        words, bound = _BOUNDS[kind]
+        return f"{words} {context[bound]:g}, not {_shown(path, given)}"
+    if kind == "literal_error":
+        return _not_one_of(given, re.findall(r"'([^']*)'", context["expected"]))
+    if kind == "value_error":
+        return str(context["error"])
+    return str(error["msg"]).lower()
+
+
+def _not_one_of(given: object, choices: Sequence[str]) -> str:
+    listed = ", ".join(f'"{choice}"' for choice in choices)
+    message = f"must be {'one of ' if len(choices) > 1 else ''}{listed}, not {_toml(given)}"
+    meant = near(given.lower(), choices, 0.5) if isinstance(given, str) else ""
+    return f'{message}; did you mean "{meant}"?' if meant else message
+
+
+def _shown(path: Path, given: object) -> str:
+    """Shows a value, or only its kind where it may be a secret."""
+    if path[:2] in (("engine", "env"), ("engine", "args")):
+        return _kind(given)
+    return _toml(given)
+
+
+def _kind(given: object) -> str:
+    if isinstance(given, bool):
+        return "true or false"
+    if isinstance(given, int | float):
+        return "a number"
+    names: dict[type, str] = {str: "a string", list: "an array", dict: "a table"}
+    return names.get(type(given), "a date or time")
+
+
+def _toml(given: object) -> str:
+    if isinstance(given, bool):
+        return str(given).lower()
+    if isinstance(given, str):
+        return f'"{clip(given)}"'
+    if isinstance(given, int | float):
+        return clip(str(given))
+    return _kind(given)

@@ -1,0 +1,1 @@
+"""Figures: what is counted, and who may see it."""

@@ -1,0 +1,1 @@
+"""Pollen: images, audio and video of a prompt."""

@@ -1,0 +1,36 @@
+"""Worker: what one kind of worker brings to the common command line. Everything else is shared.
+
+The functions are called only when they are needed: `--help` loads no eggs, no engine, no loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hum_workers.cells.plan import Raiser
+    from hum_workers.program.findings import Finding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worker:
+    """One kind of worker; `Any` stands for its own kind of egg."""
+
+    hive: str
+    about: str
+    egg: Callable[[], type[Any]]
+    """Returns the pydantic model of its eggs."""
+    raiser: Callable[[Any, Path, Path | None, Mapping[str, str]], Raiser]
+    """Makes the raiser of an egg: egg, private folder, log file of the engine, environment."""
+    slots: Callable[[Any], int]
+    """Turns of an egg that may be inside its engine at once."""
+    default_max_tokens: Callable[[Any], int | None]
+    tool_parser: Callable[[Any], bool]
+    """Whether the engine of an egg can tell tool calls from text."""
+    check: Callable[[Sequence[Any], Mapping[str, str]], list[Finding]]
+    show: Callable[[Any, Path, Mapping[str, str]], str]
+    """Returns the engine's command line and environment, secrets hidden."""
+    engine_version: Callable[[], str]

@@ -1,0 +1,1 @@
+"""The program between bee and engine, and its HTTP."""

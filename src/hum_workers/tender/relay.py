@@ -1,0 +1,182 @@
+"""Relay: the turns that one engine works on, and the proof that a cancel reached it.
+
+Lives in the tender. Owns a stream to the engine for each turn that was fed and has not ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hum_workers.errors import ErrorCode
+from hum_workers.frames import Frame, Mmm
+from hum_workers.link import FrameLink
+from hum_workers.spec import CellSpec
+from hum_workers.tender.prometheus_text import gauges
+from hum_workers.tender.upstream import Stream, Upstream
+
+MAY_BE_DEATH = (ErrorCode.STREAM_BROKEN, ErrorCode.ENGINE_ERROR)
+LAST = (Mmm.FINISH, Mmm.ERROR)
+GAUGE_POLL = 0.1
+"""Seconds between two looks at the engine's gauges while a cancel is unconfirmed."""
+GAUGE_TIMEOUT = 5.0
+DEATH_NOTICE = 1.0
+"""Seconds that a broken stream is held back: if the engine has died, the cell's death says more."""
+
+
+class Relay:
+    """Feeds turns to the engine and sends what comes back down the link."""
+
+    def __init__(self, spec: CellSpec, upstream: Upstream, link: FrameLink) -> None:
+        self._spec = spec
+        self._upstream = upstream
+        self._link = link
+        self._streams: dict[int, Stream] = {}
+        self._generated = 0
+        self.beat = 0
+        """Events of the engine so far."""
+        self.on_unreachable: Callable[[str], None] = lambda why: None
+        """Told when a turn finds no socket, or nobody behind it."""
+        self._unconfirmed: dict[int, float] = {}
+        self._confirming: asyncio.Task[None] | None = None
+        self._paused = False
+        self._late: dict[int, asyncio.TimerHandle] = {}
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def in_flight(self) -> int:
+        """How many turns the engine may be working on."""
+        return len(self._streams)
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens the engine has generated so far for all turns, by its own count."""
+        return self._generated + sum(map(_generated, self._streams.values()))
+
+    @property
+    def waits_for_engine(self) -> bool:
+        """Whether turns are in flight, and read from: then an engine that works shows it."""
+        return bool(self._streams) and not self._paused
+
+    def feed(self, turn: int, body: bytes) -> None:
+        """Starts one turn; its events follow as `mmm`, the last one a FINISH or an ERROR."""
+        if turn in self._streams:
+            return
+        sink = self._sink(turn)
+        stream = self._streams[turn] = self._upstream.stream(self._spec.chat_path, body, sink)
+        if self._paused:
+            stream.pause()
+
+    def cancel(self, turn: int) -> None:
+        """Closes the turn's stream, which stops it in the engine.
+
+        A FINISH `cancelled` with the usage so far goes out at once, the frame `cancelled` once the
+        engine's own gauges prove it.
+        """
+        stream = self._retire(turn)
+        late = self._late.pop(turn, None)
+        if late is not None:
+            late.cancel()
+        if stream is None:
+            return
+        usage = stream.usage
+        stream.close()
+        self._link.event(turn, int(Mmm.FINISH), {"reason": "cancelled", "usage": usage})
+        self._unconfirmed[turn] = self._loop.time()
+        if self._confirming is None or self._confirming.done():
+            self._confirming = self._loop.create_task(self._confirm(), name="confirm-cancels")
+
+    def pressure(self, high: bool) -> None:
+        """Stops or resumes reading from the engine while the bee does not take what is sent."""
+        self._paused = high
+        for stream in self._streams.values():
+            if high:
+                stream.pause()
+            else:
+                stream.resume()
+
+    def fail(self, code: ErrorCode, message: str) -> None:
+        """Ends every turn in flight with an ERROR."""
+        for turn, stream in self._streams.items():
+            data = {"code": code.value, "message": message, "usage": stream.usage}
+            self._link.event(turn, int(Mmm.ERROR), data)
+        self.close()
+
+    def close(self) -> None:
+        """Closes all streams without a word; a dying engine's streams are never waited for."""
+        for stream in self._streams.values():
+            stream.close()
+        self._streams.clear()
+        for late in self._late.values():
+            late.cancel()
+        self._late.clear()
+        if self._confirming is not None:
+            self._confirming.cancel()
+
+    def _sink(self, turn: int) -> Callable[[Mmm, Any], None]:
+        event = self._link.event
+
+        def sink(kind: Mmm, data: Any) -> None:
+            self.beat += 1
+            if kind in LAST:
+                if kind is Mmm.ERROR and data["code"] in MAY_BE_DEATH:
+                    if (stream := self._streams.get(turn)) and stream.unreachable:
+                        self.on_unreachable(data["message"])
+                    hold = self._loop.call_later(DEATH_NOTICE, self._say_last, turn, kind, data)
+                    self._late[turn] = hold
+                    return
+                self._retire(turn)
+            event(turn, int(kind), data)
+
+        return sink
+
+    def _say_last(self, turn: int, kind: Mmm, data: Mapping[str, Any]) -> None:
+        self._late.pop(turn, None)
+        if self._retire(turn) is not None:
+            self._link.event(turn, int(kind), data)
+
+    def _retire(self, turn: int) -> Stream | None:
+        stream = self._streams.pop(turn, None)
+        if stream is not None:
+            self._generated += _generated(stream)
+        return stream
+
+    async def _confirm(self) -> None:
+        """Watches the engine's gauges until its work is no more than our turns in flight."""
+        while self._unconfirmed:
+            working = await self._working()
+            now = self._loop.time()
+            proven = working is not None and working <= len(self._streams)
+            for turn, since in list(self._unconfirmed.items()):
+                if proven or now - since > self._spec.cancel_confirm:
+                    del self._unconfirmed[turn]
+                    self._link.send(Frame.CANCELLED, turn, proven, now - since)
+            if self._unconfirmed:
+                await asyncio.sleep(GAUGE_POLL)
+
+    async def _working(self) -> float | None:
+        """Returns the engine's own count of running plus waiting requests; None if it is silent."""
+        names = (self._spec.running_gauge, self._spec.waiting_gauge)
+        found = await self.counters(names)
+        return sum(found.values()) if found is not None and len(found) == len(set(names)) else None
+
+    async def counters(self, names: Sequence[str]) -> dict[str, float] | None:
+        """Returns some of the engine's own figures; None if it is silent."""
+        try:
+            answer = await self._upstream.request(
+                "GET", self._spec.metrics_path, timeout=GAUGE_TIMEOUT
+            )
+        except (OSError, TimeoutError):
+            return None
+        return gauges(answer.body, names)
+
+
+def _generated(stream: Stream) -> int:
+    usage = stream.usage
+    return usage["output"] if usage is not None else 0
+
+
+def died(message: str) -> dict[str, Any]:
+    """Returns the data of the ERROR event with which a cell's death ends a turn."""
+    return {"code": ErrorCode.CELL_DIED.value, "message": message, "usage": None}

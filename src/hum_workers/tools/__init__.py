@@ -1,0 +1,1 @@
+"""Tools: what may be called, what was called, where results go."""

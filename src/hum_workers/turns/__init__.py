@@ -1,0 +1,1 @@
+"""Turns: what is asked, what is answered, in which order."""
