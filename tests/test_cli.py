@@ -38,6 +38,7 @@ async def test_the_schema_of_an_egg_is_json(short_dir: Path) -> None:
 WRONG = {
     "an unknown flag": (["--eg", "x"], "unrecognized arguments: --eg x"),
     "a stray": (["--egg", "x", "--json"], "--json goes with --prompt only"),
+    "a stray quiet": (["--egg", "x", "--quiet"], "--quiet goes with --prompt only"),
     "a stray with a value": (["--system", "be brief"], "--system goes with --prompt only"),
     "a stray number": (["--max-tokens", "5"], "--max-tokens goes with --prompt only"),
     "a stray zero": (["--temperature", "0"], "--temperature goes with --prompt only"),

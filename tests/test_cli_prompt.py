@@ -55,6 +55,12 @@ def said(folder: Path) -> str:
     return (folder / "err").read_text()
 
 
+def reasons(folder: Path) -> list[str]:
+    """Returns for what reasons the log says that cells were stopped."""
+    lines = [json.loads(line) for line in said(folder).splitlines() if line.startswith("{")]
+    return [line["reason"] for line in lines if line["event"] == "worker.cell.stopping"]
+
+
 async def until(folder: Path, text: str) -> None:
     """Waits until a text stands in the log."""
     while text not in said(folder):  # noqa: ASYNC110
@@ -103,6 +109,30 @@ async def test_json_prints_one_tone_a_line_and_the_ending_last(short_dir: Path) 
     assert {tone["chi"] for tone in tones[1:-1]} == {"chunk"}
     assert (tones[-1]["chi"], tones[-1]["finishReason"]) == ("finish", "stop")
     assert "".join(tone.get("delta", "") for tone in tones) == "w0 w1 w2 w3 w4"
+
+
+async def test_a_signal_after_the_whole_answer_takes_nothing_back(short_dir: Path) -> None:
+    path = egg(short_dir, fake=WILD, extra='[lifecycle]\nstop_grace = "500ms"')
+    async with started(short_dir, "--egg", path, "--prompt", fake(tokens=2)) as process:
+        await until(short_dir, "worker.cell.stopping")
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0
+        assert reasons(short_dir) == ["the prompt was answered"]
+
+
+async def test_quiet_leaves_the_answer_alone_on_a_terminal_and_keeps_the_errors(
+    short_dir: Path,
+) -> None:
+    path = egg(short_dir)
+    prompt = fake(tokens=2, reasoning=3)
+    flags = ("--egg", path, "--quiet", "--prompt")
+    assert await worker(short_dir, *flags, prompt) == (0, "w0 w1\n", "")
+    code, out, err = await worker(short_dir, *flags, fake(error=400))
+    assert (code, out, err) == (1, "", "the prompt failed: refused with 400\n")
+    to_file = egg(short_dir, extra='[log]\nfile = "worker.log"')
+    code, _, err = await worker(short_dir, "--egg", to_file, "--quiet", "--prompt", prompt)
+    assert (code, err) == (0, "")
+    assert "worker.cell.ready" in (short_dir / "worker.log").read_text()
 
 
 async def test_reasoning_goes_to_the_other_output(short_dir: Path) -> None:
@@ -192,7 +222,8 @@ async def test_a_signal_in_the_answer_cancels_it_and_stops_in_order(
             pass
         (os.killpg if whole_group else os.kill)(process.pid, number)
         rest = [json.loads(line) for line in (await process.stdout.read()).splitlines()]
-        assert await process.wait() == 0
+        assert await process.wait() == 128 + number
+        assert reasons(short_dir) == [number.name]
         assert (rest[-1]["chi"], rest[-1]["finishReason"]) == ("finish", "cancelled")
         assert [tone["chi"] for tone in rest].count("finish") == 1
 
@@ -206,7 +237,8 @@ async def test_a_signal_while_the_engine_starts_leaves_nothing(
     async with started(short_dir, "--egg", path, "--prompt", "hi") as process:
         await until(short_dir, {"chat": "canary 1", "models": "listening"}.get(stage, "arguments"))
         os.killpg(process.pid, number)
-        assert await process.wait() == 0
+        assert await process.wait() == 128 + number
+        assert reasons(short_dir) == [number.name]
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6])
@@ -217,7 +249,7 @@ async def test_ctrl_c_at_any_moment_leaves_nothing(moment: float, short_dir: Pat
         await asyncio.sleep(moment)
         os.killpg(process.pid, signal.SIGINT)
         # And so is the exit code 1 of an interpreter that is interrupted before its first line.
-        assert await process.wait() in (0, 130, -signal.SIGINT, *((1,) if moment < 0.1 else ()))
+        assert await process.wait() in (130, -signal.SIGINT, *((1,) if moment < 0.1 else ()))
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,15 +63,25 @@ class Console:
     more.
     """
 
-    def __init__(self, *, as_json: bool, on_broken: Callable[[], None]) -> None:
+    def __init__(
+        self, *, as_json: bool, on_broken: Callable[[], None], quiet: bool = False
+    ) -> None:
         self.ending: Mapping[str, Any] | None = None
         self.broken: OSError | None = None
         self._as_json = as_json
+        self._quiet = quiet
         self._on_broken = on_broken
         self._wrote = False
         if isinstance(sys.stdout, io.TextIOWrapper):
             # An engine may say what a terminal's encoding has no sign for.
             sys.stdout.reconfigure(errors="replace")
+
+    @property
+    def answered(self) -> bool:
+        """Whether all of the answer was printed."""
+        ending = self.ending or {"chi": "none"}
+        whole = ending["chi"] == "finish" and ending["finishReason"] != "cancelled"
+        return whole and self.broken is None
 
     def tone(self, tone: Mapping[str, Any]) -> None:
         """Prints a control tone, where tones are asked for."""
@@ -85,7 +96,7 @@ class Console:
         elif kind == "text":
             self._wrote = True
             self._write(text)
-        else:
+        elif not self._quiet:
             with contextlib.suppress(OSError):
                 print(text, end="", file=sys.stderr, flush=True)  # noqa: T201
 
@@ -119,15 +130,20 @@ class Console:
             self._on_broken()
 
 
-async def ask(worker: Worker, egg: Any, question: Question, *, as_json: bool) -> int:
+async def ask(
+    worker: Worker, egg: Any, question: Question, *, as_json: bool, quiet: bool = False
+) -> int:
     """Raises the egg's cell, prints the answer, ends the cell and returns the exit code.
+
+    `quiet`: standard error gets errors alone, neither the log's other lines nor reasoning.
 
     Raises:
         UsageError: the prompt itself can't be used.
         EngineError: the engine can't be started.
     """
     settings = log_settings([egg])
-    logs.configure(settings.level, settings.file)
+    calm = quiet and settings.file is None
+    logs.configure("error" if calm else settings.level, settings.file)
     try:
         prompt = parse_prompt(question.tone())
         media_rules(egg).admit(prompt.media)
@@ -148,13 +164,13 @@ async def ask(worker: Worker, egg: Any, question: Question, *, as_json: bool) ->
     )
     nest = maker.nest(egg)
     cancelled = Finish("cancelled")
-    console = Console(as_json=as_json, on_broken=lambda: turn.stop(cancelled))
+    console = Console(as_json=as_json, quiet=quiet, on_broken=lambda: turn.stop(cancelled))
     loop = asyncio.get_running_loop()
     turn = Turn(SID, Talk(prompt=prompt), nest, Reply(SID, console), now=loop.time())
     stops.asked.add_done_callback(lambda _: turn.stop(cancelled))
     try:
         await turn.run(None)
-        await nest.stop(egg.lifecycle.stop_grace, "the prompt was answered")
+        await nest.stop(egg.lifecycle.stop_grace, _why(stops, console))
     except asyncio.CancelledError:
         if stops.forced is None:
             raise
@@ -165,9 +181,20 @@ async def ask(worker: Worker, egg: Any, question: Question, *, as_json: bool) ->
         places.leave(cells)
     if stops.forced is not None:
         return stops.forced
+    if stops.asked.done() and not console.answered:
+        return 128 + signal.Signals[stops.asked.result()]
     if nest.failure is not None:
         raise EngineError(nest.failure)
     return _verdict(console)
+
+
+def _why(stops: Stops, console: Console) -> str:
+    """Returns why the cell ends, once the turn has."""
+    if console.answered:
+        return "the prompt was answered"
+    if stops.asked.done():
+        return stops.asked.result()
+    return "the prompt failed" if console.broken is None else "nobody reads the answer"
 
 
 def _verdict(console: Console) -> int:
@@ -180,4 +207,4 @@ def _verdict(console: Console) -> int:
         message = ending["message"] if ending else "no ending"
         logs.say_last(f"the prompt failed: {message}")
         return 1
-    return 0
+    return 0 if console.answered else 1

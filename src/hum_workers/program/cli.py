@@ -22,7 +22,7 @@ from hum_workers.program.worker import Worker
 
 
 class Exit(IntEnum):
-    """What the exit code tells; 130 and 143 are a second SIGINT or SIGTERM."""
+    """What the exit code tells; 130 and 143 are a SIGINT or SIGTERM that did not end in order."""
 
     OK = 0
     TURN_FAILED = 1
@@ -34,7 +34,7 @@ MOST_DIGITS = 9
 """Of --max-tokens."""
 EPILOG = """exit codes: 0 stopped as asked; 1 the turn of --prompt failed; 2 the command line, an
 egg or the identity is wrong; 3 the engine can't be started (--prompt and --check only); 130 or 143
-ended by a second SIGINT or SIGTERM."""
+ended by a second SIGINT or SIGTERM, with --prompt by the first one before the whole answer."""
 
 
 def run(worker: Worker, argv: Sequence[str] | None = None) -> int:
@@ -165,6 +165,8 @@ def _parser(worker: Worker) -> argparse.ArgumentParser:
     modes.add_argument(
         "--egg-schema", action="store_true", help="print the JSON Schema of an egg, for editors"
     )
+    for look in worker.looks:
+        modes.add_argument(look.flag, dest="look", action="store_const", const=look, help=look.help)
     modes.add_argument("--version", action="store_true", help="print the versions and exit")
     asking = parser.add_argument_group("with --prompt")
     asking.add_argument("--system", type=_utf8, metavar="TEXT", help="system prompt")
@@ -180,6 +182,9 @@ def _parser(worker: Worker) -> argparse.ArgumentParser:
     )
     asking.add_argument("--temperature", type=_temperature, metavar="T", help="0 to 2")
     asking.add_argument("--json", action="store_true", help="print the tones instead of the text")
+    asking.add_argument(
+        "--quiet", action="store_true", help="errors alone on standard error, no log, no reasoning"
+    )
     return parser
 
 
@@ -222,6 +227,7 @@ def _refuse_strays(parser: argparse.ArgumentParser, args: argparse.Namespace) ->
             "--max-tokens": args.max_tokens,
             "--temperature": args.temperature,
             "--json": args.json or None,
+            "--quiet": args.quiet or None,
         }
         for flag, value in strays.items():
             if value is not None:
@@ -243,6 +249,8 @@ def _do(worker: Worker, args: argparse.Namespace) -> int:
 
     paths = [found] if found else args.egg
     eggs = load_eggs(paths, worker.egg())
+    if look := getattr(args, "look", None):
+        return int(look.run(eggs, _say))
     if args.check:
         return _check(worker, eggs)
     if args.show_command:
@@ -261,7 +269,8 @@ def _do(worker: Worker, args: argparse.Namespace) -> int:
             temperature=args.temperature,
             images=images,
         )
-        return uvloop.run(ask(worker, eggs[0], question, as_json=args.json))
+        asked = ask(worker, eggs[0], question, as_json=args.json, quiet=args.quiet)
+        return uvloop.run(asked)
     from hum_workers.program.serving import serve
 
     return uvloop.run(serve(worker, eggs, paths, found=found))
@@ -286,7 +295,9 @@ def _find_egg(worker: Worker) -> Path:
 
 
 def _serves(args: argparse.Namespace) -> bool:
-    return args.prompt is None and not (args.check or args.show_command)
+    return args.prompt is None and not (
+        args.check or args.show_command or getattr(args, "look", None)
+    )
 
 
 def _hold(worker: Worker, args: argparse.Namespace) -> None:
