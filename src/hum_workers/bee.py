@@ -67,7 +67,9 @@ class Bee:
         journal: Journal,
         call_ids: CallIds,
         socket: Callable[[], Path],
+        more: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
+        """`more`: what the hello says besides the fields of every worker."""
         self._hive = hive
         self._hid = hid
         self._source = source
@@ -76,7 +78,9 @@ class Bee:
         self._pacer = pacer
         self._journal = journal
         self._nestler = uuid4().hex
+        self._more = more
         self._advertised: list[str] = []
+        self._said: Mapping[str, Any] = {}
         self._conversations = Conversations()
         self._stopping = False
         self._loop = asyncio.get_running_loop()
@@ -135,8 +139,7 @@ class Bee:
 
     def models_changed(self) -> None:
         """Says hello again when what may be advertised is no longer what was said."""
-        models = self._models()
-        if models != self._advertised:
+        if self._models() != self._advertised or self._more() != self._said:
             self._thrum.rehello()
 
     def pulse(self, sid: str, kind: str, cell_id: str, pid: int) -> None:
@@ -203,7 +206,7 @@ class Bee:
 
     def _manifest(self) -> dict[str, Any]:
         """Returns the hello as of now; it counts as said."""
-        self._advertised = self._models()
+        self._advertised, self._said = self._models(), self._more()
         return {
             "chi": "hello",
             "bee": ["worker"],
@@ -221,6 +224,7 @@ class Bee:
             "chis": CHIS,
             "nestlerId": self._nestler,
             **({"source": self._source} if self._source else {}),
+            **self._said,
         }
 
     def _state(self, connected: bool) -> None:

@@ -1,8 +1,8 @@
 """Msgpack frames between bee and tender: one shape on both pipes.
 
 A frame is a msgpack array whose first item names it. Bee to tender: `raise` (once, first), `feed`,
-`cancel`, `silence`. Tender to bee: `stage`, `ready`, `mmm`, `cancelled`, `vitals`, `work`, `gone`
-(once, last). The end of the bee's pipe means the same as `silence` without grace.
+`cancel`, `silence`. Tender to bee: `stage`, `notice`, `ready`, `mmm`, `cancelled`, `vitals`,
+`work`, `gone` (once, last). The end of the bee's pipe means the same as `silence` without grace.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Frame(StrEnum):
     CANCEL = "cancel"  # turn: int
     SILENCE = "silence"  # grace: float seconds, reason: str
     STAGE = "stage"  # stage: str, detail: str; a sign of life while the engine starts
+    NOTICE = "notice"  # notice: str; a line of the engine's that the spec waits for
     READY = "ready"  # facts: dict (models, max_model_len, engine pid on the host, seconds)
     MMM = "mmm"  # events: [[turn, Mmm, data], ...]; one batch for one turn of the loop
     CANCELLED = "cancelled"  # turn: int, confirmed: bool, seconds: float

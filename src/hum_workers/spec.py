@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from hum_workers.errors import FrameError
 
@@ -27,7 +27,9 @@ class CellSpec:
     files: dict[str, str] = field(default_factory=dict)
     """Written with mode 0600 into `private` before the start: relative name to text."""
     uds: str
-    """Where the engine listens."""
+    """Where the engine listens: a Unix socket, or `host:port` where the protocol is "rpc"."""
+    protocol: Literal["openai", "rpc"] = "openai"
+    """How the engine is spoken to: as an OpenAI server, or not at all but for a greeting."""
     headers: dict[str, str] = field(default_factory=dict)
     """Sent with each request (the API key); never logged."""
     model: str
@@ -53,6 +55,9 @@ class CellSpec:
 
     marks: list[list[str]] = field(default_factory=list)
     """`[text, stage]`: a line of output that holds the text means that the start got there."""
+
+    notices: list[list[str]] = field(default_factory=list)
+    """`[text, notice]`: a line of output that holds the text is told to the bee, always."""
 
     log_file: str | None = None
     log_limit: int = 16 * 1024 * 1024

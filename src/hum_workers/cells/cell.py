@@ -52,6 +52,7 @@ class Cell:
         diagnose: Diagnose,
         on_cancelled: Callable[[bool, float], None] | None = None,
         on_tree: Callable[[Cell], None] = lambda cell: None,
+        on_notice: Callable[[Cell, str], None] = lambda cell, notice: None,
     ) -> None:
         self.spec = spec
         self.cell_id = spec.cell_id
@@ -68,6 +69,7 @@ class Cell:
         self._diagnose = diagnose
         self._on_cancelled = on_cancelled
         self._on_tree = on_tree
+        self._on_notice = on_notice
         self._sinks: dict[int, Sink] = {}
         self._turns = 0
         self._child: lifecycle.Child | None = None
@@ -221,6 +223,8 @@ class Cell:
         match frame:
             case [Frame.STAGE, str(stage), str(detail)]:
                 log.info("worker.cell.stage", cell=self.cell_id, stage=stage, detail=detail)
+            case [Frame.NOTICE, str(notice)]:
+                self._on_notice(self, notice)
             case [Frame.READY, dict(facts)]:
                 self._hatched(facts)
             case [Frame.VITALS, dict(vitals)]:

@@ -36,8 +36,10 @@ class Colony:
             TurnError: none does.
         """
         if not model:
-            return self.nests[0]
+            model = next(iter(self._by_model), "")
         nest = self._by_model.get(model)
+        if nest is None and not self._by_model:
+            raise TurnError(ErrorCode.BAD_PROMPT, "this bee has slices of models, and no model")
         if nest is None:
             known = ", ".join(self._by_model)
             raise TurnError(

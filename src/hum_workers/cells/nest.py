@@ -2,9 +2,9 @@
 
 Holds what is the same for every kind of nest: the queue of turns that wait for a cell, the word
 whether the egg's models may be advertised, one cell's start. Which cells live, and who gets which,
-is said by the kinds: `cells.lasting` and `cells.ephemeral`. Whether a failed start is tried again is
-said by its class (`blame`); where not, the egg withdraws its models, and the bee stays up and says
-why.
+is said by the kinds: `cells.lasting` and `cells.ephemeral`. Whether a failed start is tried again
+is said by its class (`blame`); where not, the egg withdraws its models, and the bee stays up and
+says why.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Nest(ABC):
     def __init__(self, plan: NestPlan) -> None:
         self.name = plan.name
         self.models = list(plan.models)
-        self.model = self.models[0]
+        self.model = next(iter(self.models), "")
         self.limits = plan.limits
         self.media = plan.media
         self.tools = plan.tools
@@ -177,7 +177,7 @@ class Nest(ABC):
         """
         self._plan = plan
         self.models = list(plan.models)
-        self.model = self.models[0]
+        self.model = next(iter(self.models), "")
         self.limits, self.media, self.tools = plan.limits, plan.media, plan.tools
         self.default_max_tokens = plan.default_max_tokens
         self.parking.limits = plan.parking
@@ -237,6 +237,7 @@ class Nest(ABC):
                 diagnose=raiser.diagnose,
                 on_cancelled=self.figures.cancelled,
                 on_tree=self._note,
+                on_notice=self._noticed,
             )
             keep(cell)
             # A callback, not a task: the turns that were fed hear it before their error.
@@ -284,6 +285,10 @@ class Nest(ABC):
         self._leases.add(lease)
         waiter.future.set_result(lease)
         return True
+
+    def _noticed(self, cell: Cell, notice: str) -> None:
+        """Hears a line of the engine's that its spec waits for."""
+        log.debug("worker.cell.notice", cell=cell.cell_id, notice=notice)
 
     def _note(self, cell: Cell) -> None:
         """Writes down who lives in the cell."""

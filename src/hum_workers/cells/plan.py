@@ -60,7 +60,8 @@ class NestPlan:
 
     name: str
     models: Sequence[str]
-    """The first one is the name under which the engine serves; the others are aliases."""
+    """The first one is the name under which the engine serves; the others are aliases. None for a
+    cell that answers no prompts."""
     limits: NestLimits
     media: MediaRules = MediaRules()
     tools: ToolRules = ToolRules()

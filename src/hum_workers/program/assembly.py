@@ -19,6 +19,7 @@ from hum_workers.cells.plan import NestLimits, NestPlan, Raiser
 from hum_workers.cells.room import Room
 from hum_workers.media.pollen import MediaRules
 from hum_workers.program import places
+from hum_workers.program.annex import Annex
 from hum_workers.program.worker import Worker
 from hum_workers.thrum.paths import state_home
 from hum_workers.tools.parking import ParkingLimits
@@ -47,9 +48,12 @@ class NestMaker:
     """Of an ephemeral bee, the cells that its eggs share; None: one cell that lasts."""
     pulse: Callable[[str, str, str, int], None] = lambda sid, kind, cell_id, pid: None
     ledger: Ledger | None = None
+    annex: Annex | None = None
 
     def nest(self, egg: Any) -> Nest:
         """Returns the nest of one egg."""
+        if self.annex is not None and (own := self.annex.nest(self, egg)) is not None:
+            return own
         raisers = self.raisers(egg)
         if self.spares is None:
             return LastingNest(self.plan(egg), raisers(0), room=self.room)

@@ -21,6 +21,7 @@ from hum_workers.egg import bee_settings, load_eggs, log_settings, metrics_setti
 from hum_workers.figures.shown import shown
 from hum_workers.process import orphans
 from hum_workers.program import journal, logs, places
+from hum_workers.program.annex import Home
 from hum_workers.program.assembly import NestMaker, Stops, raise_open_files
 from hum_workers.program.hosted import hosted
 from hum_workers.program.journal import Journal
@@ -64,6 +65,7 @@ async def serve(
         stops = Stops()
         await ledger.end_leftovers(book.path, cells, tag)
         bee, maker = _assemble(worker, eggs, identity, cells, records, book)
+        annex = maker.annex
         reader = Rereader(bee, maker, eggs, lambda: load_eggs(paths, worker.egg()))
         stops.asked.add_done_callback(lambda _: reader.close())
         try:
@@ -75,12 +77,16 @@ async def serve(
                 listen=metrics_settings(eggs).listen,
             )
             async with page, hosted(bee.view, stops.asked):
+                if annex is not None:
+                    await annex.open()
                 await bee.serve(stops.asked)
         except asyncio.CancelledError:
             if stops.forced is None:
                 raise
         finally:
             reader.close()
+            if annex is not None:
+                await annex.close()
             # A probe of an engine may hang, and the thread that waits for it with it.
             orphans.kill_below()
         return stops.forced or 0
@@ -102,7 +108,15 @@ def _assemble(
     settings, loop = bee_settings(eggs), asyncio.get_running_loop()
     ephemeral = settings.propensity == "ephemeral"
     places = settings.max_procs or len(eggs)
+    home = Home(
+        seed=identity.seed,
+        hid=identity.hid,
+        state=state_home(os.environ),
+        changed=lambda: bee.models_changed(),
+    )
+    annex = worker.annex(home, eggs) if worker.annex is not None else None
     maker = NestMaker(
+        annex=annex,
         worker=worker,
         cells=cells,
         tag=_tag(identity.hid),
@@ -126,6 +140,7 @@ def _assemble(
         journal=records,
         call_ids=CallIds(identity.seed),
         socket=partial(_socket, settings.thrum_socket),
+        more=annex.hello if annex is not None else dict,
     )
     return bee, maker
 

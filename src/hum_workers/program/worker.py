@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hum_workers.cells.plan import Raiser
+    from hum_workers.program.annex import Annex, Home
     from hum_workers.program.findings import Finding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """A flag of the command line that shows something of the eggs and starts no engine."""
+
+    flag: str
+    help: str
+    run: Callable[[Sequence[Any], Callable[[object], None]], int]
+    """Prints by the second argument, and returns the exit code."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,3 +45,7 @@ class Worker:
     show: Callable[[Any, Path, Mapping[str, str]], str]
     """Returns the engine's command line and environment, secrets hidden."""
     engine_version: Callable[[], str]
+    annex: Callable[[Home, Sequence[Any]], Annex] | None = None
+    """Makes what a bee with these eggs keeps beside its cells."""
+    looks: Sequence[Look] = ()
+    """Further flags that print something and exit."""

@@ -14,8 +14,9 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hum_workers import lifecycle
 from hum_workers.cells.folder import clean, prepare
@@ -28,6 +29,9 @@ from hum_workers.tender.hatch import Hatching
 from hum_workers.tender.relay import Relay, died
 from hum_workers.tender.upstream import Upstream
 from hum_workers.tender.watch import Verdict, Watch
+
+if TYPE_CHECKING:
+    from hum_workers.tender.rpc_hatch import RpcHatching
 
 FIRST_FRAME = 30.0
 """Seconds in which the bee must say what to raise."""
@@ -54,9 +58,10 @@ class Tender:
         self._silenced: asyncio.Future[tuple[float, str]] = self._loop.create_future()
         self._tree: lifecycle.EngineTree | None = None
         self._relay: Relay | None = None
-        self._hatching: Hatching | None = None
+        self._hatching: Hatching | RpcHatching | None = None
         self._watch: Watch | None = None
         self._stacks = ""
+        self._notices: list[list[str]] = []
 
     async def run(self, read_fd: int, write_fd: int) -> None:
         """Raises the engine the bee asks for and returns when its whole tree is dead."""
@@ -122,6 +127,7 @@ class Tender:
             log_limit=spec.log_limit,
             on_line=self._line,
         )
+        self._notices = spec.notices
         self._link.send(Frame.STAGE, "spawned", plan.describe())
         return tree
 
@@ -152,7 +158,7 @@ class Tender:
         """Waits for the engine to become ready; returns whether it is, or what was wrong."""
         assert self._tree is not None
         assert self._watch is not None
-        self._hatching = Hatching(spec, upstream, self._stage)
+        self._hatching = hatching_of(spec, upstream, self._stage)
         hatching = asyncio.ensure_future(self._hatching.run())
         try:
             await asyncio.wait({hatching, *ends}, return_when=asyncio.FIRST_COMPLETED)
@@ -265,11 +271,25 @@ class Tender:
             self._relay.pressure(high)
 
     def _line(self, line: str) -> None:
+        for text, notice in self._notices:
+            if text in line:
+                self._link.send(Frame.NOTICE, notice)
         if self._hatching is not None:
             self._hatching.line(line)
 
     def _stage(self, stage: str, detail: str) -> None:
         self._link.send(Frame.STAGE, stage, detail[:300])
+
+
+def hatching_of(
+    spec: CellSpec, upstream: Upstream, on_stage: Callable[[str, str], None]
+) -> Hatching | RpcHatching:
+    """Returns what waits for an engine that speaks as `spec` says."""
+    if spec.protocol == "rpc":
+        from hum_workers.tender.rpc_hatch import RpcHatching
+
+        return RpcHatching(spec, on_stage)
+    return Hatching(spec, upstream, on_stage)
 
 
 def _claim_pipes() -> tuple[int, int]:
