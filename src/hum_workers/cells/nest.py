@@ -287,11 +287,9 @@ class Nest(ABC):
         return True
 
     def _noticed(self, cell: Cell, notice: str) -> None:
-        """Hears a line of the engine's that its spec waits for."""
         log.debug("worker.cell.notice", cell=cell.cell_id, notice=notice)
 
     def _note(self, cell: Cell) -> None:
-        """Writes down who lives in the cell."""
         if self._plan.ledger is not None and cell.mark is not None:
             processes = cell.vitals.processes if cell.vitals is not None else None
             self._plan.ledger.note(cell.cell_id, cell.mark, processes)

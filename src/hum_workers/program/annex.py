@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from hum_workers.cells.nest import Nest
-    from hum_workers.program.assembly import NestMaker
+    from hum_workers.cells.plan import NestPlan, Raiser
+    from hum_workers.cells.room import Room
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,7 @@ class Home:
 class Annex(Protocol):
     """See the module."""
 
-    def nest(self, maker: NestMaker, egg: Any) -> Nest | None:
+    def nest(self, egg: Any, plan: NestPlan, raiser: Raiser, room: Room | None) -> Nest | None:
         """Returns the nest of an egg that needs one of its own kind, else None."""
 
     def hello(self) -> Mapping[str, Any]:

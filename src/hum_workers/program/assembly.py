@@ -52,9 +52,11 @@ class NestMaker:
 
     def nest(self, egg: Any) -> Nest:
         """Returns the nest of one egg."""
-        if self.annex is not None and (own := self.annex.nest(self, egg)) is not None:
-            return own
         raisers = self.raisers(egg)
+        if self.annex is not None:
+            own = self.annex.nest(egg, self.plan(egg), raisers(0), self.room)
+            if own is not None:
+                return own
         if self.spares is None:
             return LastingNest(self.plan(egg), raisers(0), room=self.room)
         return EphemeralNest(self.plan(egg), raisers, spares=self.spares)
