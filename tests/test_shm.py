@@ -6,6 +6,7 @@ import mmap
 import os
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from secrets import token_hex
 
@@ -24,6 +25,21 @@ for name in sys.argv[1:]:
 sys.stdout.write("held\\n"); sys.stdout.flush()
 time.sleep(60)
 """
+
+SEMAPHORE = """
+import _multiprocessing, sys, time
+held = _multiprocessing.SemLock(0, 1, 1, "/" + sys.argv[1].removeprefix("sem."), False)
+time.sleep(60)
+"""
+"""What a `multiprocessing` lock does, without a tracker that might unlink it first."""
+
+
+@pytest.fixture
+def semaphore() -> Iterator[str]:
+    """A name in /dev/shm for a semaphore of `multiprocessing`."""
+    name = f"sem.mp-hum{token_hex(6)}"
+    yield name
+    Path(shm.FOLDER, name).unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -113,3 +129,25 @@ async def test_what_a_killed_tender_could_not_sweep_the_next_start_does(
     async with tender(short_dir, spec(short_dir)) as it:
         await it.first(Frame.READY)
         assert exist(segments) == [False, True, True]
+
+
+async def test_a_semaphore_is_swept_though_its_maker_maps_a_deleted_name(
+    short_dir: Path, semaphore: str
+) -> None:
+    argv = [sys.executable, "-c", SEMAPHORE, semaphore]
+    async with tender(short_dir, spec(short_dir, argv=argv, start_timeout=60)) as it:
+        record = short_dir / "cell" / shm.RECORD
+        await it.until(lambda: record.exists() and semaphore in record.read_text())
+        it.send(Frame.SILENCE, 0, "enough")
+        gone = await it.gone()
+    assert gone["swept"] == [semaphore]
+    assert exist([semaphore]) == [False]
+
+
+def test_a_semaphore_that_somebody_else_still_has_stays(semaphore: str) -> None:
+    semlock = import_module("_multiprocessing").SemLock
+    held = semlock(0, 1, 1, f"/{semaphore.removeprefix('sem.')}", False)
+    ours = {semaphore: shm.mapped([os.getpid()])[semaphore]}
+    assert shm.sweep(ours) == []
+    del held
+    assert shm.sweep(ours) == [semaphore]

@@ -2,6 +2,8 @@
 
 The names are random and the kernel keeps no owner, so nothing is swept for its name: only a segment
 that a member of this tree has mapped, that is still the same file, and that nobody maps any more.
+What a process maps is told by device and inode: glibc makes a semaphore (`sem.mp-*`) under another
+name, links it to its own and unlinks the first, so that its maker's maps show a deleted file.
 """
 
 from __future__ import annotations
@@ -23,21 +25,33 @@ Segments = dict[str, list[int]]
 
 
 def mapped(pids: Iterable[int], folder: str = FOLDER) -> Segments:
-    """Returns the segments that these processes have mapped, deleted ones left out."""
+    """Returns the segments that these processes have mapped, as far as they still have a name."""
     prefix = os.fsencode(folder) + b"/"
-    names: set[str] = set()
+    held: set[tuple[int, int]] = set()
     for pid in pids:
         for line in (proc.read_bytes(f"/proc/{pid}/maps") or b"").splitlines():
-            _, found, rest = line.partition(prefix)
-            if found and not rest.endswith(b" (deleted)"):
-                names.add(os.fsdecode(rest))
+            if prefix in line:
+                held.add(_identity(line))
+    if not held:
+        return {}
+    inodes = {inode for _, inode in held}
     segments: Segments = {}
-    for name in names:
-        with contextlib.suppress(OSError):
-            stat = os.stat(f"{folder}/{name}")
-            if stat.st_uid == os.getuid():
-                segments[name] = [stat.st_dev, stat.st_ino]
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.inode() not in inodes:
+                continue
+            with contextlib.suppress(OSError):
+                stat = entry.stat(follow_symlinks=False)
+                if (stat.st_dev, stat.st_ino) in held and stat.st_uid == os.getuid():
+                    segments[entry.name] = [stat.st_dev, stat.st_ino]
     return segments
+
+
+def _identity(line: bytes) -> tuple[int, int]:
+    """Returns device and inode of a line of /proc/PID/maps."""
+    _, _, _, device, inode, *_ = line.split(None, 5)
+    major, _, minor = device.partition(b":")
+    return os.makedev(int(major, 16), int(minor, 16)), int(inode)
 
 
 def sweep(segments: Segments, folder: str = FOLDER) -> list[str]:
