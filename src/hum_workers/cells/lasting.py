@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from hum_workers.cells import refusals
 from hum_workers.cells.blame import Again
 from hum_workers.cells.cell import Cell, CellState
 from hum_workers.cells.nest import Lease, Nest
@@ -134,7 +135,7 @@ class LastingNest(Nest):
     def _keep(self) -> None:
         free = self._keeper is None or self._keeper.done()
         if free and self._draining:
-            self._line.refuse(self._stops())  # no cell will come for them
+            self._line.refuse(refusals.stops())  # no cell will come for them
         elif free and not self._over:
             place = self._room.enter(self)
             self._keeper = self._loop.create_task(self._keep_alive(place), name=f"nest-{self.name}")
@@ -163,7 +164,7 @@ class LastingNest(Nest):
                 break
             place = self._room.enter(self)
         if self._draining:
-            self._line.refuse(self._stops())
+            self._line.refuse(refusals.stops())
 
     def _leave_room(self) -> None:
         if self.cell is None or self.cell.emerged.done():

@@ -17,7 +17,7 @@ from functools import partial
 
 import structlog
 
-from hum_workers.cells import blame
+from hum_workers.cells import blame, refusals
 from hum_workers.cells.blame import Again
 from hum_workers.cells.cell import Cell
 from hum_workers.cells.emerged import Emerged
@@ -135,7 +135,11 @@ class Nest(ABC):
         Those that wait in the lines of their sids count, too.
         """
         waiting = self.figures.open_turns - self.limits.slots - self.held
-        return self._no_room(waiting - 1) if waiting > self.limits.max_waiting else None
+        return (
+            refusals.no_room(self.model, waiting - 1, self.why_waiting())
+            if waiting > self.limits.max_waiting
+            else None
+        )
 
     def lease(
         self,
@@ -323,28 +327,17 @@ class Nest(ABC):
     def _give_up(self, reason: str) -> None:
         self.failure = reason
         log.error("worker.model.withdrawn", egg=self.name, models=self.models, reason=reason)
-        self._line.refuse(self._start_error(reason))
+        self._line.refuse(refusals.start_failed(self.model, reason))
         self._plan.on_change()
-
-    def _start_error(self, reason: str) -> TurnError:
-        message = f"the engine of {self.model} can't be started: {reason}"
-        return TurnError(ErrorCode.CELL_START_FAILED, message)
-
-    def _stops(self) -> TurnError:
-        return TurnError(ErrorCode.SHUTTING_DOWN, "the bee stops; ask again when it is back")
 
     def _refusal(self, *, ahead: bool) -> TurnError | None:
         if self._stopping:
-            return self._stops()
+            return refusals.stops()
         if self.failure is not None:
-            return self._start_error(self.failure)
+            return refusals.start_failed(self.model, self.failure)
         if len(self._line) >= self.limits.max_waiting and not ahead:
-            return self._no_room(len(self._line))
+            return refusals.no_room(self.model, len(self._line), self.why_waiting())
         return None
-
-    def _no_room(self, waiting: int) -> TurnError:
-        message = f"{waiting} prompts wait for {self.model} already ([limits] max_waiting)"
-        return TurnError(ErrorCode.NO_CAPACITY, f"{message}: {self.why_waiting()}")
 
     def _released(self, lease: Lease) -> None:
         self._leases.discard(lease)
