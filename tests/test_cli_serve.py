@@ -191,6 +191,9 @@ async def test_a_stop_while_the_engine_loads_does_not_wait_for_it(short_dir: Pat
 async def test_a_stop_without_humd_does_not_wait_for_it(short_dir: Path) -> None:
     async with running_bee(short_dir, egg(short_dir)) as bee:
         await until_logged(bee, "worker.cell.ready")
+        away = bee.events("worker.connecting")[0]
+        assert (away["level"], away["socket"]) == ("info", str(short_dir / "thrum.sock"))
+        assert away["reason"].startswith("humd is not there yet: no such socket")
         assert await bee.stop() == 0
         clean(bee)
     assert_nothing_left(short_dir)

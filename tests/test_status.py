@@ -87,6 +87,13 @@ def test_a_bee_that_does_not_write_any_more_is_shown_as_silent() -> None:
     assert "ready, silent for 42s" in text
 
 
+def test_a_bee_without_humd_is_told_so_below_the_table() -> None:
+    bees = [bee(one_egg(), name="lost", connected=False), bee(one_egg(), name="met")]
+    lines = table(HIVE, bees, now=1001.0).splitlines()
+    assert len(lines) == 4
+    assert lines[3] == (f"lost (pid {os.getpid()}) is not connected to humd; it goes on trying")
+
+
 def test_no_bee_is_told_so_and_a_dead_one_too() -> None:
     assert table(HIVE, [], 0) == "no vllm-worker is running"
     dead = bee(one_egg(), start=me().start - 1)

@@ -201,7 +201,9 @@ class Bee:
 
     def _hello(self) -> dict[str, Any]:
         manifest = self._manifest()
-        log.info("worker.hello.sent", models=self._advertised, hid=self._hid)
+        log.info(
+            "worker.hello.sent", models=self._advertised, hid=self._hid, epoch=self._thrum.epoch
+        )
         return manifest
 
     def _manifest(self) -> dict[str, Any]:

@@ -59,7 +59,8 @@ async def test_a_half_line_of_the_old_connection_does_not_spoil_the_new(humd: Li
 
 
 async def test_the_socket_file_of_a_dead_humd_is_tried_until_one_listens(short_dir: Path) -> None:
-    """Section 2: the file stays behind, also after SIGTERM; only the 8th failure is a warning."""
+    """Section 2: the file stays behind, also after SIGTERM; only the 8th failure is a warning, and
+    the first one is said."""
     path = short_dir / "thrum.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
@@ -84,12 +85,41 @@ async def test_the_socket_file_of_a_dead_humd_is_tried_until_one_listens(short_d
                 await met(humd, bee)
     tried = [entry for entry in logs if entry["event"] == "worker.connecting"]
     assert [entry["log_level"] for entry in tried[:12]] == [
-        *["debug"] * 7,
+        "info",
+        *["debug"] * 6,
         "warning",
         *["debug"] * 4,
     ]
     assert tried[7]["attempt"] == 8
-    assert tried[7]["socket"] == str(path)
+    for entry in (tried[0], tried[7]):
+        assert entry["socket"] == str(path)
+        assert entry["reason"] == (
+            "humd is not there yet: nobody listens at the socket; it is tried again"
+        )
+    assert "Errno" not in str(tried)
+
+
+async def test_a_humd_that_goes_is_told_in_words_and_its_absence_then_quietly(
+    humd: Listener,
+) -> None:
+    with capture_logs() as logs:
+        async with Bee(humd.path).running() as bee:
+            (await met(humd, bee)).hang_up()
+            assert await bee.state() is False
+            humd.close()
+            humd.path.unlink(missing_ok=True)
+            await met_again(humd, bee)
+    gone, left = [e["reason"] for e in logs if e["event"] == "worker.disconnected"]
+    assert gone.endswith("; it is tried again")
+    assert left == "the bee leaves"
+    tried = [entry for entry in logs if entry["event"] == "worker.connecting"]
+    assert {entry["log_level"] for entry in tried} <= {"debug"}
+
+
+async def met_again(humd: Listener, bee: Bee) -> None:
+    """A humd listens at the same path again, and the bee finds it."""
+    await humd.listen()
+    await met(humd, bee)
 
 
 async def test_an_ending_without_echo_is_sent_once_more_after_the_next_hello(

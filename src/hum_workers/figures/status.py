@@ -75,12 +75,20 @@ def table(hive: str, bees: Sequence[BeeStatus], now: float) -> str:
         rows = [row for bee in running for row in _rows(bee, now)]
         lines = _aligned([HEAD, *rows])
     lines += [
-        f"{shown(bee.name or bee.hid[:13])} (pid {bee.pid}) was killed: it last wrote "
-        f"{span(now - bee.written_at)} ago"
+        f"{_name(bee)} (pid {bee.pid}) is not connected to humd; it goes on trying"
+        for bee in running
+        if not bee.connected
+    ]
+    lines += [
+        f"{_name(bee)} (pid {bee.pid}) was killed: it last wrote {span(now - bee.written_at)} ago"
         for bee in bees
         if bee not in running
     ]
     return "\n".join(lines)
+
+
+def _name(bee: BeeStatus) -> str:
+    return shown(bee.name or bee.hid[:13])
 
 
 def _rows(bee: BeeStatus, now: float) -> Iterator[tuple[str, ...]]:
@@ -92,7 +100,7 @@ def _rows(bee: BeeStatus, now: float) -> Iterator[tuple[str, ...]]:
             if since > LATE:
                 state = f"{state}, silent for {span(since)}"
             yield (
-                bee.name or bee.hid[:13],
+                _name(bee),
                 cell.cell if cell is not None else egg.egg,
                 egg.model,
                 state,

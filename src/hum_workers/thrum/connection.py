@@ -9,6 +9,7 @@ three times the CPU and has a line limit of its own.
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import random
 import sys
@@ -34,6 +35,20 @@ QUIET_FAILURES = 7
 """A machine that boots starts bees before humd: the next failure is the first worth a warning."""
 CONNECT_TIMEOUT = 10.0
 """Seconds; a full backlog makes a Unix connect hang."""
+
+
+WORDS = {
+    errno.ENOENT: "humd is not there yet: no such socket",
+    errno.ECONNREFUSED: "humd is not there yet: nobody listens at the socket",
+    errno.EACCES: "the socket may not be opened: permission denied",
+    errno.ETIMEDOUT: f"humd did not accept within {CONNECT_TIMEOUT:g} s",
+}
+"""What an errno of a connect means here."""
+
+
+def _words(error: Exception) -> str:
+    number = errno.ETIMEDOUT if isinstance(error, TimeoutError) else getattr(error, "errno", None)
+    return WORDS.get(number or 0) or getattr(error, "strerror", None) or str(error)
 
 
 def retries() -> Iterator[float]:
@@ -69,6 +84,8 @@ class Thrum:
         self._on_state = on_state
         self._backoff = backoff
         self._link: _Link | None = None
+        self._leaves = False
+        """The connection ends because we end it."""
         self._hello_line = b""
         self._flushing: asyncio.Handle | None = None
         self._drains: set[asyncio.Future[None]] = set()
@@ -97,6 +114,7 @@ class Thrum:
                     self._up(link)
                     await link.closed.wait()
                 finally:
+                    self._leaves = not link.closed.is_set()
                     link.transport.abort()
                     await link.closed.wait()
             await asyncio.sleep(next(delays))
@@ -137,20 +155,26 @@ class Thrum:
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 _, link = await loop.create_unix_connection(lambda: _Link(self, loop), path)
         except OSError as error:
-            say = log.warning if attempt == QUIET_FAILURES + 1 else log.debug
-            say("worker.connecting", socket=path, attempt=attempt, error=str(error))
+            self._say_away(path, attempt, _words(error))
             return None
         return link
+
+    def _say_away(self, path: str, attempt: int, reason: str) -> None:
+        if attempt == QUIET_FAILURES + 1:
+            say = log.warning
+        else:
+            say = log.info if attempt == 1 and not self.epoch else log.debug
+        say(
+            "worker.connecting", socket=path, reason=f"{reason}; it is tried again", attempt=attempt
+        )
 
     def _up(self, link: _Link) -> None:
         if link.closed.is_set():
             return
-        hello = encode(self._hello())
-        self._link = link
         self.epoch += 1
-        self._hello_line = hello
+        self._hello_line = encode(self._hello())
+        self._link = link
         self._write()
-        log.info("worker.hello.sent", epoch=self.epoch)
         self._tell(True)
 
     def down(self, link: _Link, error: Exception | None) -> None:
@@ -163,7 +187,9 @@ class Thrum:
             self._flushing.cancel()
             self._flushing = None
         self.pacer.lost()
-        log.info("worker.disconnected", epoch=self.epoch, error=str(error) if error else None)
+        told = f"the connection broke: {_words(error)}" if error else "humd closed the connection"
+        reason = "the bee leaves" if self._leaves else f"{told}; it is tried again"
+        log.info("worker.disconnected", epoch=self.epoch, reason=reason)
         self._settle()
         self._tell(False)
 
