@@ -92,7 +92,9 @@ def say_last(text: str) -> None:
 
 def _renderers(people: bool) -> list[Any]:
     if people:
-        return [structlog.dev.ConsoleRenderer(pad_event_to=28)]
+        colors = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        # In the order in which they were given: what it is about, then what is said of it.
+        return [structlog.dev.ConsoleRenderer(pad_event_to=28, colors=colors, sort_keys=False)]
     return [
         structlog.processors.format_exc_info,
         structlog.processors.JSONRenderer(ensure_ascii=False, default=str),
