@@ -70,6 +70,24 @@ def answers(path: Path) -> bool:
         return True
 
 
+def advertised(home: Path, socket_path: Path) -> list[str] | None:
+    """Returns the models that the workers of this humd advertise, as it wrote down; sorted.
+
+    None: this state is not that of the humd at `socket_path`, or can't be read.
+    """
+    folder = home / "hum"
+    try:
+        runtime = msgspec.json.decode((folder / "runtime.json").read_bytes())
+        if Path(runtime["socket"]) != socket_path:
+            return None
+        written = folder / "bees.json"  # not before the first bee
+        bees = msgspec.json.decode(written.read_bytes()) if written.exists() else {}
+        workers = [bee for bee in bees.values() if "worker" in bee.get("bee", ())]
+        return sorted({str(model) for bee in workers for model in bee.get("models", ())})
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
 class State:
     """The folder `hum` below the state home."""
 
