@@ -20,7 +20,8 @@ model: setup ## the small real model in .cache (30 seconds, then nothing to do)
 demo: model ## one prompt from a rehearsal humd through bee and vLLM and back
 	@$(RUN) scripts.demo
 
-test: lint test-fast test-real ## lint and all tests
+test: ## all tests and lint; what fails hides nothing of the rest
+	@$(MAKE) --no-print-directory --keep-going test-fast test-real lint
 
 test-fast: setup ## the tests that need no real engine
 	$(PYTEST) -n 2 -m "not real" --durations=10
@@ -29,9 +30,8 @@ test-real: model ## the tests that start vLLM
 	$(PYTEST) -m real --durations=10
 
 lint: setup ## ruff, its formatter, mypy
-	$(RUN) ruff check $(CODE)
-	$(RUN) ruff format --check $(CODE)
-	$(RUN) mypy $(CODE)
+	@failed=0; for what in "ruff check" "ruff format --check" mypy; do \
+	    echo "$$what"; $(RUN) $$what $(CODE) || failed=1; done; exit $$failed
 
 format: setup ## puts the code into the one form that lint accepts
 	$(RUN) ruff check --fix $(CODE)
