@@ -6,8 +6,10 @@ HumError
 │   └── IdentityError   the key file is unusable or another bee holds it
 ├── EngineError         the engine can't be started or is not installed (exit 3)
 │   └── StartFailed     it was started and failed; carries the one useful line
+├── SliceError          a slice can't be reached, believed, leased or used; carries which of them
+├── LeaseRefused        (llama_rpc_worker.lease) what a slice's own bee says to who may not have it
 ├── TurnError           this turn ends with an `error` tone; carries the tone's code
-└── FrameError          bee and tender do not understand each other
+└── FrameError          two of our own programs do not understand each other
 
 An exception carries its data; `__str__` builds the sentence.
 """
@@ -85,6 +87,10 @@ class EngineError(HumError):
     """The engine is not there, or can't be started."""
 
 
+class NoDevice(EngineError):
+    """Devices that could serve are there, and set aside until a dead cell's memory is back."""
+
+
 class StartFailed(EngineError):
     """A cell did not become ready. `reason` is the one useful line, `kind` its class if known."""
 
@@ -92,6 +98,31 @@ class StartFailed(EngineError):
         super().__init__(reason)
         self.reason = reason
         self.kind = kind
+
+
+class SliceProblem(StrEnum):
+    """What is wrong with a slice, seen from a coordinator."""
+
+    UNREACHABLE = "unreachable"
+    """Nobody answers there in time."""
+    NOT_A_DOOR = "not_a_door"
+    """Something else listens there, or a door of another version."""
+    UNKNOWN_KEY = "unknown_key"
+    """It is a door, and of a bee that the egg does not name."""
+    NOT_LET_IN = "not_let_in"
+    """The slice's bee does not know this one."""
+    REFUSED = "refused"
+    """It won't be leased, or the lease is over."""
+    LOST = "lost"
+    """The connection went in the middle of a question."""
+
+
+class SliceError(HumError):
+    """A slice can't be used now; the message is one sentence that names its endpoint."""
+
+    def __init__(self, problem: SliceProblem, message: str) -> None:
+        super().__init__(message)
+        self.problem = problem
 
 
 class TurnError(HumError):
@@ -116,7 +147,7 @@ class TurnError(HumError):
 
 
 class FrameError(HumError):
-    """A frame between bee and tender that can't be read."""
+    """A frame between bee and tender, or a line at a slice's door, that can't be read."""
 
 
 def one_line(text: str) -> str:

@@ -1,0 +1,273 @@
+"""A coordinator's link to one slice: its facts, its lease, and a loopback port to its rpc-server.
+
+Keeps the lease for as long as the slice gives it: a connection that breaks is made anew with the
+same token. The byte streams break with it, and llama-server ends with them; the lease is what saves
+the slice from another coordinator until this one is up again. `close` leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import structlog
+
+from hum_workers.errors import SliceError, SliceProblem
+from hum_workers.llama_rpc_worker.facts import Layers, SliceFacts, SliceState
+from hum_workers.llama_rpc_worker.lease import LEASE_TIME
+from hum_workers.llama_rpc_worker.loopback import peer_uid
+from hum_workers.llama_rpc_worker.questions import Describe, Release, Renew, Take
+from hum_workers.llama_rpc_worker.stream import End
+from hum_workers.llama_rpc_worker.trust import Trust
+from hum_workers.llama_rpc_worker.visit import Visit
+
+log = structlog.get_logger()
+
+RENEW_EVERY = 5.0
+"""Seconds between two renewals."""
+RETRY = (0.1, 0.25, 0.5, 1.0)
+"""Seconds before each new try to connect; the last one goes on."""
+MOST_STREAMS = 8
+LIFE = secrets.token_hex(8)
+"""Tells this run of the bee from an earlier one, whose leases are over."""
+
+
+class SliceLink:
+    """One slice as a coordinator holds it. `on_lost` is called once, after a lease that was had."""
+
+    def __init__(
+        self,
+        seed: bytes,
+        endpoint: tuple[str, int],
+        hid: str | None,
+        trust: Trust,
+        *,
+        on_lost: Callable[[str], None] = lambda reason: None,
+        life: str = LIFE,
+        lease_time: float = LEASE_TIME,
+        renew_every: float = RENEW_EVERY,
+    ) -> None:
+        """`hid` is whose door it must be; None: any that `trust` knows. `life` names this run."""
+        self.endpoint = f"{endpoint[0]}:{endpoint[1]}"
+        self.facts: SliceFacts | None = None
+        """As the slice last said."""
+        self.round_trip = 0.0
+        """Seconds that the last question took."""
+        self._seed = seed
+        self._address = endpoint
+        self._hid = hid
+        self._trust = trust
+        self._on_lost = on_lost
+        self._life = life
+        self._lease_time = lease_time
+        self._renew_every = renew_every
+        self._visit: Visit | None = None
+        self._token: str | None = None
+        self._until = 0.0
+        self._broken = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._port: asyncio.Server | None = None
+        self._ends: set[_Near] = set()
+        self._opening: set[asyncio.Task[None]] = set()
+
+    @property
+    def hid(self) -> str | None:
+        """Whose door it is; None: not known yet, or named by nobody."""
+        return self._visit.hid if self._visit else self._hid
+
+    @property
+    def leased(self) -> bool:
+        """This side holds the lease, as far as it knows."""
+        return self._token is not None
+
+    async def connect(self) -> None:
+        """Goes to the door and proves both sides; at once where that is done.
+
+        Raises:
+            SliceError: that can't be had; see its `problem`.
+        """
+        if self._visit is not None:
+            return
+        self._broken.clear()
+        self._visit = await Visit.arrive(
+            self._seed, self._address, self._hid, self._trust, self._break
+        )
+
+    async def describe(self) -> SliceFacts:
+        """Asks what the slice is now, and how far.
+
+        Raises:
+            SliceError: it does not say.
+        """
+        began = perf_counter()
+        answer = await self._at_the_door().ask(lambda number: Describe(id=number))
+        self.round_trip = perf_counter() - began
+        return self._learn(answer.facts)
+
+    async def lease(self, layers: Layers, fingerprint: str) -> None:
+        """Takes the slice, and keeps it until `release`.
+
+        Raises:
+            SliceError: it won't be leased.
+        """
+        now = asyncio.get_running_loop().time()
+        answer = await self._at_the_door().ask(
+            lambda number: Take(id=number, layers=layers, fingerprint=fingerprint, life=self._life)
+        )
+        self._learn(answer.facts)
+        self._token = answer.token
+        self._until = now + self._lease_time
+        self._keeper = asyncio.create_task(self._keep(), name=f"lease {self.endpoint}")
+
+    async def release(self) -> None:
+        """Gives the slice back; where that can't be said, the lease ends by itself."""
+        token, self._token = self._token, None
+        await self._no_keeper()
+        self._cut()
+        if token is None or self._visit is None:
+            return
+        with contextlib.suppress(SliceError):
+            answer = await self._visit.ask(lambda number: Release(id=number, token=token))
+            self._learn(answer.facts)
+
+    async def forward(self) -> int:
+        """Returns a loopback port: while the slice is leased, it leads to rpc-server."""
+        if self._port is None:
+            loop = asyncio.get_running_loop()
+            self._port = await loop.create_server(partial(_Near, self), "127.0.0.1", 0)
+        port: int = self._port.sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Bytes of the open streams, to the slice and from it."""
+        return (
+            sum(end.received for end in self._ends),
+            sum(end.other.received for end in self._ends if end.other is not None),
+        )
+
+    async def close(self) -> None:
+        """Releases the slice and leaves the door; the loopback port is gone with it."""
+        await self.release()
+        if self._port is not None:
+            self._port.close()
+            await self._port.wait_closed()
+        visit, self._visit = self._visit, None
+        if visit is not None:
+            await visit.leave()
+
+    def admit(self, end: _Near, peer: tuple[str, int], own: tuple[str, int]) -> None:
+        """Takes a connection of the loopback port, if it may have one."""
+        uid = peer_uid(peer, own)
+        if uid not in (None, os.geteuid()):
+            log.warning("worker.slice.foreign", slice=self.endpoint, uid=uid)
+            end.abort()
+        elif self._token is None or self._visit is None or len(self._ends) >= MOST_STREAMS:
+            end.abort()
+        else:
+            self._ends.add(end)
+            end.over.add_done_callback(lambda _: self._ends.discard(end))
+            task = asyncio.create_task(self._stream(self._visit, self._token, end))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _stream(self, visit: Visit, token: str, end: _Near) -> None:
+        try:
+            await visit.stream(token, end)
+        except SliceError as error:
+            log.warning("worker.slice.no_stream", slice=self.endpoint, reason=str(error))
+            end.abort()
+
+    def _at_the_door(self) -> Visit:
+        if self._visit is None:
+            raise SliceError(SliceProblem.LOST, f"there is no connection to {self.endpoint}")
+        return self._visit
+
+    def _learn(self, facts: SliceFacts | None) -> SliceFacts:
+        if facts is None:
+            raise SliceError(SliceProblem.NOT_A_DOOR, f"{self.endpoint} says nothing of itself")
+        self.facts = facts
+        return facts
+
+    def _break(self) -> None:
+        """The connection is lost, and every stream with it."""
+        self._visit = None
+        self._cut()
+        self._broken.set()
+
+    def _cut(self) -> None:
+        for end in list(self._ends):
+            end.abort()
+
+    async def _keep(self) -> None:
+        """Renews the lease until it is over, and says so once."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._broken.wait(), self._renew_every)
+            try:
+                await self._renew()
+            except SliceError as error:
+                self._token = None
+                self._cut()
+                self._on_lost(str(error))
+                return
+
+    async def _renew(self) -> None:
+        """Renews once, over a new connection where the old one is lost.
+
+        Raises:
+            SliceError: the lease is over, or its time is.
+        """
+        loop = asyncio.get_running_loop()
+        tries = 0
+        while True:
+            now = loop.time()
+            try:
+                await self.connect()
+                answer = await self._at_the_door().ask(partial(_renewal, self._token or ""))
+            except SliceError as error:
+                if error.problem is SliceProblem.REFUSED or now >= self._until:
+                    raise
+                log.info("worker.slice.reconnecting", slice=self.endpoint, reason=str(error))
+            else:
+                self._until = now + self._lease_time
+                facts = self._learn(answer.facts)
+                if facts.state is not SliceState.LEASED:
+                    raise SliceError(
+                        SliceProblem.REFUSED, f"the slice at {self.endpoint} is {facts.state}"
+                    )
+                return
+            await asyncio.sleep(RETRY[min(tries, len(RETRY) - 1)])
+            tries += 1
+
+    async def _no_keeper(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        for task in [keeper, *self._opening]:
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+
+class _Near(End):
+    """The end of a stream at the loopback port."""
+
+    def __init__(self, link: SliceLink) -> None:
+        super().__init__()
+        self._link = link
+
+    def connection_made(self, transport: Any) -> None:
+        """A process has connected."""
+        super().connection_made(transport)
+        self._link.admit(
+            self, transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        )
+
+
+def _renewal(token: str, number: int) -> Renew:
+    return Renew(id=number, token=token)

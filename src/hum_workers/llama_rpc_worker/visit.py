@@ -1,0 +1,320 @@
+"""One connection to a slice's door: greeted, proven both ways, asked.
+
+Owns the connection and its one session of questions. Every wait has a deadline, and a failure is
+one sentence that says what to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Self
+
+import asyncssh
+
+from hum_workers.errors import FrameError, SliceError, SliceProblem
+from hum_workers.llama_rpc_worker import ssh
+from hum_workers.llama_rpc_worker.questions import (
+    SUBSYSTEM,
+    VERSION,
+    Answer,
+    Lines,
+    Question,
+    answer_in,
+    line_of,
+)
+from hum_workers.llama_rpc_worker.stream import End
+from hum_workers.llama_rpc_worker.trust import Trust
+from hum_workers.thrum.identity import hid_of
+
+GREETING_TIME = 2.0
+"""Seconds until the door has proven its key."""
+PROOF_TIME = 5.0
+"""Seconds until this bee is let in, all together."""
+ANSWER_TIME = 2.0
+STREAM_TIME = 5.0
+"""Seconds for a stream; longer than the door gives its own connection to rpc-server."""
+MOST_OPEN = 16
+"""Questions without an answer."""
+
+
+class Visit:
+    """A proven connection. Made by `arrive`."""
+
+    def __init__(self, endpoint: str, guest: _Guest, connection: asyncssh.SSHClientConnection):
+        self.endpoint = endpoint
+        self._guest = guest
+        self._connection = connection
+        self._session: _Session | None = None
+        self._last = 0
+
+    @classmethod
+    async def arrive(
+        cls,
+        seed: bytes,
+        address: tuple[str, int],
+        hid: str | None,
+        trust: Trust,
+        gone: Callable[[], None],
+    ) -> Self:
+        """Connects, proves both sides and opens the session; `gone` is called when it is lost.
+
+        Raises:
+            SliceError: one of them failed.
+        """
+        host, port = address
+        endpoint = f"{host}:{port}"
+        guest = _Guest(endpoint, hid, trust)
+        ssh.name_the_user()
+        try:
+            async with asyncio.timeout(GREETING_TIME) as limit:
+                guest.more_time = lambda: limit.reschedule(
+                    asyncio.get_running_loop().time() + PROOF_TIME - GREETING_TIME
+                )
+                connection = await asyncssh.connect(
+                    host,
+                    port,
+                    client_factory=lambda: guest,
+                    client_version=VERSION,
+                    client_keys=[ssh.key_of(seed)],
+                    username=SUBSYSTEM,
+                    # An empty file of known hosts would mean the user's own.
+                    known_hosts=([], [], []),
+                    server_host_key_algs=[ssh.ALGORITHM],
+                    preferred_auth=["publickey"],
+                    disable_trivial_auth=True,
+                    agent_path=None,
+                    **ssh.narrowed(),
+                )
+                visit = cls(endpoint, guest, connection)
+                try:
+                    await visit._open()
+                except BaseException:
+                    connection.abort()
+                    raise
+        except (OSError, asyncssh.Error, TimeoutError) as error:
+            raise guest.explained(error, hid_of(seed)) from error
+        if guest.lost or guest.version != VERSION:
+            connection.abort()
+            raise guest.explained(ConnectionError("connection lost"), hid_of(seed))
+        guest.gone = gone
+        return visit
+
+    @property
+    def hid(self) -> str:
+        """Whose door it is, proven."""
+        assert self._guest.hid is not None
+        return self._guest.hid
+
+    async def ask(self, question: Callable[[int], Question]) -> Answer:
+        """Asks, with an id of its own, and returns the answer.
+
+        Raises:
+            SliceError: the slice refuses, or the connection is lost or silent, and closed then.
+        """
+        assert self._session is not None
+        self._last += 1
+        try:
+            async with asyncio.timeout(ANSWER_TIME):
+                answer = await self._session.ask(self._last, line_of(question(self._last)))
+        except TimeoutError:
+            self._connection.abort()
+            raise SliceError(
+                SliceProblem.LOST,
+                f"the slice at {self.endpoint} did not answer for {ANSWER_TIME:g} s: "
+                "look at its bee's log and at the link",
+            ) from None
+        except ConnectionError:
+            raise SliceError(
+                SliceProblem.LOST, f"the connection to the slice at {self.endpoint} was lost"
+            ) from None
+        if answer.refused is not None:
+            raise SliceError(
+                SliceProblem.REFUSED, f"the slice at {self.endpoint} refuses: {answer.refused}"
+            )
+        return answer
+
+    async def stream(self, token: str, near: End) -> None:
+        """Joins a socket's end with rpc-server.
+
+        Raises:
+            SliceError: the door refuses, or the connection is lost.
+        """
+        opening = asyncio.ensure_future(
+            self._connection.create_connection(
+                _Far, token, 0, window=ssh.WINDOW_BYTES, max_pktsize=ssh.PACKET_BYTES
+            )
+        )
+        try:
+            async with asyncio.timeout(STREAM_TIME):
+                _, far = await asyncio.shield(opening)
+        except (asyncssh.Error, TimeoutError) as error:
+            raise SliceError(
+                SliceProblem.REFUSED,
+                f"the slice at {self.endpoint} opens no stream: {error or 'no answer'}",
+            ) from None
+        finally:
+            if not opening.done():
+                opening.add_done_callback(_drop)
+        assert isinstance(far, _Far)
+        near.join(far)
+
+    async def leave(self) -> None:
+        """Closes the connection."""
+        self._guest.gone = lambda: None
+        self._connection.abort()
+        await self._connection.wait_closed()
+
+    async def _open(self) -> None:
+        _, session = await self._connection.create_session(
+            _Session, subsystem=SUBSYSTEM, encoding=None, request_pty=False
+        )
+        assert isinstance(session, _Session)
+        self._session = session
+
+
+class _Guest(asyncssh.SSHClient):
+    """What the library asks while this bee knocks, and what became of it."""
+
+    def __init__(self, endpoint: str, wanted: str | None, trust: Trust) -> None:
+        self.hid: str | None = None
+        self.gone: Callable[[], None] = lambda: None
+        self.lost = False
+        self.more_time: Callable[[], None] = lambda: None
+        self._endpoint = endpoint
+        self._wanted = wanted
+        self._trust = trust
+        self._connection: asyncssh.SSHClientConnection | None = None
+        self._stranger: str | None = None
+
+    def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+        self._connection = conn
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        self.gone()
+
+    def validate_host_public_key(
+        self, host: str, addr: str, port: int, key: asyncssh.SSHKey
+    ) -> bool:
+        hid = ssh.hid_of_key(key)
+        known = hid == self._wanted if self._wanted else hid is not None and self._trust.knows(hid)
+        if not known:
+            self._stranger = hid or "no bee"
+            return False
+        self.hid = hid
+        self.more_time()
+        return True
+
+    def explained(self, error: BaseException, own: str) -> SliceError:
+        """Makes what went wrong one sentence, with what to do."""
+        at = self._endpoint
+        if self._connection is None:
+            why = (
+                getattr(error, "strerror", None)
+                or str(error)
+                or f"no connection within {GREETING_TIME:g} s"
+            )
+            return SliceError(
+                SliceProblem.UNREACHABLE,
+                f"nobody is at the door {at}: {why}; start the slice's bee or mend the endpoint",
+            )
+        if self.version != VERSION:
+            return SliceError(SliceProblem.NOT_A_DOOR, self._no_door())
+        if self._stranger is not None:
+            return SliceError(SliceProblem.UNKNOWN_KEY, self._unknown())
+        if isinstance(error, asyncssh.PermissionDenied):
+            return SliceError(
+                SliceProblem.NOT_LET_IN,
+                f"the slice at {at} does not let this bee in: add {own} to [rpc] coordinators "
+                "in the slice's egg",
+            )
+        why = str(error) or "no answer in time"
+        return SliceError(SliceProblem.LOST, f"the door {at} broke off the greeting: {why}")
+
+    @property
+    def version(self) -> str:
+        """What the door named itself; empty: it has not yet."""
+        if self._connection is None:
+            return ""
+        greeting: str = self._connection.get_extra_info("server_version") or ""
+        return greeting.removeprefix("SSH-2.0-")
+
+    def _no_door(self) -> str:
+        at, version = self._endpoint, self.version
+        if not version:
+            return f"what listens at {at} is no slice's door, or it is full: mend the endpoint"
+        if version.startswith(VERSION.rstrip("0123456789")):
+            return (
+                f"the door {at} is of another version, {version}, and this bee speaks {VERSION}: "
+                "install the same hum-workers on both sides"
+            )
+        return f"what listens at {at} is no slice's door but {version}: mend the endpoint"
+
+    def _unknown(self) -> str:
+        at, found = self._endpoint, self._stranger
+        if self._wanted:
+            return (
+                f"the door {at} is that of {found}, and the egg says {self._wanted}: "
+                f"mend hid or endpoint in [[slices]]"
+            )
+        return (
+            f"the door {at} is that of {found}, and not one of {self._trust}: "
+            f'if it is the right one, say hid = "{found}" in its [[slices]]'
+        )
+
+
+class _Session(asyncssh.SSHClientSession[bytes]):
+    """The session of questions: who waits for which answer."""
+
+    def __init__(self) -> None:
+        self._lines = Lines()
+        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._channel: asyncssh.SSHClientChannel[bytes] | None = None
+
+    async def ask(self, number: int, line: bytes) -> Answer:
+        """Sends a line and returns the answer of that number.
+
+        Raises:
+            ConnectionError: the session is over.
+        """
+        if self._channel is None or self._channel.is_closing() or len(self._waiting) >= MOST_OPEN:
+            raise ConnectionError("the session is over")
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
+        try:
+            self._channel.write(line)
+            return await future
+        finally:
+            del self._waiting[number]
+
+    def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
+        self._channel = chan
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._channel = None
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(ConnectionError("the session is over"))
+
+    def data_received(self, data: bytes, datatype: int | None) -> None:
+        try:
+            for line in self._lines.feed(data):
+                answer = answer_in(line)
+                future = self._waiting.get(answer.id)
+                if future is not None and not future.done():
+                    future.set_result(answer)
+        except FrameError:
+            assert self._channel is not None
+            self._channel.abort()
+
+
+class _Far(End, asyncssh.SSHTCPSession[bytes]):
+    """The channel's end of a stream."""
+
+
+def _drop(opening: asyncio.Task[Any]) -> None:
+    """Closes a stream that came when nobody waited for it any more."""
+    if not opening.cancelled() and opening.exception() is None:
+        channel, _ = opening.result()
+        channel.abort()
