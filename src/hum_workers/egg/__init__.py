@@ -46,7 +46,7 @@ def load_eggs(paths: Sequence[Path], model: type[AnyEgg]) -> list[AnyEgg]:
     Raises:
         EggError: with all mistakes of all files, in the order of file, line and column.
     """
-    names = Names(model, model.LATER, model.SYNONYMS)
+    names = Names(model, model.LATER, model.SYNONYMS, model.REFUSED)
     files: list[str] = []
     mistakes: list[Mistake] = []
     nest: list[tuple[Document, AnyEgg]] = []
@@ -88,6 +88,8 @@ def metrics_settings(eggs: Sequence[Egg]) -> Metrics:
 def schema(model: type[Egg]) -> dict[str, Any]:
     """Returns the JSON Schema of an egg, for editors."""
     made: dict[str, Any] = _for_editors(model.model_json_schema(by_alias=True))
+    for refused in model.REFUSED:
+        made["properties"].pop(refused, None)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
 
 
@@ -97,7 +99,9 @@ def _hatch(
     """Returns the egg, without its wrong keys, and its mistakes; no egg if too little is right."""
     later = list(names.later(document.data))
     mistakes = [document.mistake(path, f"{_titled(path)} {LATER}", at_key=True) for path in later]
-    wrong: list[KeyPath] = list(later)
+    refused = dict(names.refused(document.data))
+    mistakes += [document.mistake(path, why, at_key=True) for path, why in refused.items()]
+    wrong: list[KeyPath] = [*later, *refused]
     egg: AnyEgg | None = None
     try:
         egg = _validate(document, model, wrong)
@@ -121,7 +125,9 @@ def _hatch(
 
 def _validate(document: Document, model: type[AnyEgg], wrong: Sequence[KeyPath]) -> AnyEgg:
     """Validates the document without its wrong keys; a table that is not given is empty."""
-    data: dict[str, Any] = {name: {} for name in model.model_fields}
+    data: dict[str, Any] = {
+        name: {} for name, field in model.model_fields.items() if isinstance(field.annotation, type)
+    }
     for table, keys in _without(document.data, (), set(wrong)).items():
         if keys or table in data or not document.data[table]:
             data[table] = keys

@@ -70,6 +70,10 @@ def _keys(old: Egg, new: Egg) -> Iterator[str]:
     """Yields the keys of one egg that differ, those of the process left out."""
     for table in type(new).model_fields:
         mine, its = getattr(old, table), getattr(new, table)
+        if isinstance(its, list):
+            if mine != its:
+                yield table
+            continue
         for key in type(its).model_fields:
             process = table == "log" or (table == "bee" and key != "models")
             if not process and getattr(mine, key) != getattr(its, key):

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import takewhile
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -46,12 +46,14 @@ class Names:
         model: type[BaseModel],
         later: Mapping[str, frozenset[str]],
         synonyms: Mapping[str, str],
+        refused: Mapping[str, str],
     ) -> None:
         self.tables: dict[str, list[str]] = {
             name: [field.alias or key for key, field in table.model_fields.items()]
             for name, field in model.model_fields.items()
-            if isinstance(table := field.annotation, type) and issubclass(table, BaseModel)
+            if name not in refused and (table := _table(field.annotation)) is not None
         }
+        self._refused = refused
         self._later = later
         self._synonyms = synonyms
 
@@ -67,11 +69,21 @@ class Names:
             if known is None and not here:
                 yield (table,)
 
+    def refused(self, data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+        """Yields the tables and keys of `data` that only other workers have, and what to do."""
+        for name, why in self._refused.items():
+            table, _, key = name.partition(".")
+            given = data.get(table)
+            if not key and given is not None:
+                yield (table,), why
+            elif key and isinstance(given, Mapping) and key in given:
+                yield (table, key), why
+
     def unknown(self, path: Path) -> tuple[str, Path]:
         """Returns the message for a table or key that no egg has, and what was meant, or ()."""
         if len(path) == 1:
             return self._unknown_table(str(path[0]))
-        table, key = str(path[0]), str(path[1])
+        table, key = str(path[0]), str(path[-1])
         name = key.replace("-", "_").lower()
         keys = self.tables.get(table, [])
         if home := self._home(name, keys, table):
@@ -105,6 +117,12 @@ class Names:
         homes = {key: table for table, keys in self.tables.items() for key in keys}
         key = near(name, list(homes), 0.75)
         return (homes[key], key) if key else ()
+
+
+def _table(kind: Any) -> type[BaseModel] | None:
+    """Returns the table that a field's type stands for: itself, or those of an array of them."""
+    found = next(iter(get_args(kind)), None) if get_origin(kind) is list else kind
+    return found if isinstance(found, type) and issubclass(found, BaseModel) else None
 
 
 def _meant(table: str, name: str, keys: Sequence[str]) -> tuple[str, ...]:
@@ -147,8 +165,11 @@ def translate(
 def _message(path: Path, error: Mapping[str, Any]) -> str:
     kind, given = error["type"], error["input"]
     context = error.get("ctx", {})
+    if kind == "list_type" and len(path) == 1:
+        return f"must be an array of tables: write [[{path[0]}]] and its keys below it"
     if kind in ("model_type", "model_attributes_type"):
-        return f"must be a table: write [{path[0]}] and its keys below it"
+        header = f"[{path[0]}]" if len(path) == 1 else f"[[{path[0]}]]"
+        return f"must be a table: write {header} and its keys below it"
     if kind in _KINDS:
         return f"{_KINDS[kind]}, not {_shown(path, given)}"
     if kind in _BOUNDS:

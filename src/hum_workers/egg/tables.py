@@ -101,12 +101,9 @@ class Bee(Table):
     )
 
 
-class Engine(Table):
-    """How the engine is started."""
+class Launch(Table):
+    """How an engine is started, whatever it is."""
 
-    python: Program | None = Field(
-        default=None, description="The interpreter that has the engine. Default: the worker's own."
-    )
     command: list[Text] = Field(
         default=[],
         description="A wrapper in front that stays an ancestor: taskset, numactl, nice, env.",
@@ -123,6 +120,14 @@ class Engine(Table):
     def redacted(self) -> dict[str, Any]:
         """Returns args and env as they may be logged: without the values of secrets."""
         return {"args": redact_args(self.args), "env": redact_env(self.env)}
+
+
+class Engine(Launch):
+    """How an engine that lives in a Python interpreter is started."""
+
+    python: Program | None = Field(
+        default=None, description="The interpreter that has the engine. Default: the worker's own."
+    )
 
 
 class Limits(Table):
@@ -227,9 +232,12 @@ class Egg(Table):
     """Tables and keys of capabilities to come: refused by name."""
     SYNONYMS: ClassVar[dict[str, str]] = {}
     """What operators may write, underscores for dashes, and the key they mean."""
+    REFUSED: ClassVar[dict[str, str]] = {}
+    """Tables, and keys as `table.key`, that this worker has not though others have, and what to do
+    instead."""
 
     bee: Bee = Field(default_factory=Bee)
-    engine: Engine = Field(default_factory=Engine)
+    engine: Launch = Field(default_factory=Launch)
     limits: Limits = Field(default_factory=Limits)
     media: Media = Field(default_factory=Media)
     tools: Tools = Field(default_factory=Tools)

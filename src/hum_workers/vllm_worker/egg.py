@@ -16,7 +16,8 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from hum_workers.egg.tables import Egg, Flaw
+from hum_workers.egg import wrappers
+from hum_workers.egg.tables import Egg, Engine, Flaw
 from hum_workers.egg.toml_positions import Path as KeyPath
 from hum_workers.egg.types import Count, Size, Table, Text, Word, expand_path, later_value
 from hum_workers.vllm_worker import flags
@@ -188,6 +189,7 @@ class VllmEgg(Egg):
     }
     SYNONYMS: ClassVar[dict[str, str]] = flags.SYNONYMS
 
+    engine: Engine = Field(default_factory=Engine)
     model: Model = Field(default_factory=Model)
     parallel: Parallel = Field(default_factory=Parallel)
     batching: Batching = Field(default_factory=Batching)
@@ -255,7 +257,7 @@ class VllmEgg(Egg):
     def _engine_flaws(self) -> Iterator[Flaw]:
         for index, reason in flags.refused(self.engine.args):
             yield Flaw(("engine", "args", index), reason)
-        if found := flags.leaver(self.engine.command):
+        if found := wrappers.leaver(self.engine.command):
             yield Flaw(("engine", "command", found[0]), found[1])
         for name in self.engine.env:
             if name in flags.ENV:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 
 KEYS = {
@@ -72,26 +71,6 @@ ENV = {
 }
 """Variable of the engine to why it can't be set in `engine.env`."""
 
-_CONTAINER = "starts the engine below its daemon, so it would outlive the worker"
-_AWAY = "starts the engine outside the worker's process tree, so it would outlive the worker"
-_USER = "starts the engine as another user, whom the worker can't signal"
-LEAVERS = {
-    "docker": _CONTAINER,
-    "podman": _CONTAINER,
-    "nerdctl": _CONTAINER,
-    "kubectl": _CONTAINER,
-    "srun": "starts the engine below slurmstepd, so it would outlive the worker",
-    "ssh": "starts the engine on another machine",
-    "sudo": _USER,
-    "su": _USER,
-    "doas": _USER,
-    "systemd-run": _AWAY,
-    "screen": _AWAY,
-    "tmux": _AWAY,
-    "daemonize": _AWAY,
-}
-"""Wrapper to why it is refused in `engine.command`."""
-
 SYNONYMS = {flag.lstrip("-").replace("-", "_"): key for flag, key in KEYS.items()} | {
     "gpus": "placement.gpu",
     "device": "placement.gpu",
@@ -131,12 +110,3 @@ def _find(flag: str, table: dict[str, str]) -> str | None:
     if not flag.startswith("--") or len(flag) < 5:
         return None
     return next((table[full] for full in table if full.startswith(flag)), None)
-
-
-def leaver(command: Sequence[str]) -> tuple[int, str] | None:
-    """Returns index and reason of the first word of a wrapper whose child would leave the tree."""
-    for index, word in enumerate(command):
-        name = os.path.basename(word)
-        if name in LEAVERS:
-            return index, f"{name} is refused: it {LEAVERS[name]}"
-    return None
