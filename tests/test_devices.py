@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hum_workers.devices import Gpu, choose, cores_of, nvidia_devices, parse_smi, visible
-from hum_workers.errors import UsageError
+from hum_workers.errors import NoDevice, UsageError
 
 A, B, C = Gpu(0, "GPU-aa11", 80, "H"), Gpu(1, "GPU-bb22", 80, "H"), Gpu(2, "GPU-bb33", 80, "H")
 ALL = [A, B, C]
@@ -90,6 +90,28 @@ def test_a_wish_that_can_not_be_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=said):
         choose(asked, ALL, count=count, inherited=inherited)
+
+
+def test_a_device_that_is_set_aside_is_passed_over() -> None:
+    assert choose([], ALL, count=2, away={A.uuid: "set aside"}) == [B, C]
+    assert choose(["1"], ALL, count=1, away={A.uuid: "set aside"}) == [B]
+
+
+@pytest.mark.parametrize(
+    ("asked", "there", "count", "said"),
+    [
+        ([], [A], 1, r"1 needed, 0 free\): GPU-aa11 is set aside: why"),
+        ([], [A, B], 2, r"2 needed, 1 free"),
+        (["0"], ALL, 1, r"\[placement\] gpu\): GPU-aa11 is set aside"),
+        ([], [], 1, "1 needed, 0 free"),
+        (["0"], [], 1, "0 is not seen now"),
+    ],
+)
+def test_a_cell_that_lacks_only_what_is_set_aside_may_come_later_and_never_on_the_cpu(
+    asked: list[str], there: list[Gpu], count: int, said: str
+) -> None:
+    with pytest.raises(NoDevice, match=said):
+        choose(asked, there, count=count, away={A.uuid: "set aside: why"})
 
 
 def test_an_absent_device_on_a_host_without_any() -> None:

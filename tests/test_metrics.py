@@ -16,7 +16,15 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from hum_workers.figures.counts import BeeView, CellView, Death, EggFigures, EggView, LastDeath
+from hum_workers.figures.counts import (
+    BeeView,
+    CellView,
+    Death,
+    DeviceView,
+    EggFigures,
+    EggView,
+    LastDeath,
+)
 from hum_workers.figures.metrics import FAMILIES, page
 from hum_workers.process import proc
 from tests.rig import WAIT, Bee, egg, fake, served, worker
@@ -66,6 +74,10 @@ def bee_view() -> BeeView:
         merged=4,
         held_bytes=6,
         parked_calls=8,
+        devices=[
+            DeviceView(uuid="GPU-a", set_aside=True),
+            DeviceView(uuid="GPU-b", set_aside=False),
+        ],
         eggs=[egg_view],
     )
 
@@ -110,6 +122,8 @@ def test_values_are_those_of_the_bee() -> None:
     assert value(metrics, "hum_cell_deaths_total", **{"class": "killed"}) == 1
     assert value(metrics, "hum_cell_evictions_total", reason="idle") == 1
     assert value(metrics, "hum_worker_reconnects_total") == 2
+    assert value(metrics, "hum_worker_device_set_aside", uuid="GPU-a") == 1
+    assert value(metrics, "hum_worker_device_set_aside", uuid="GPU-b") == 0
     assert value(metrics, "hum_worker_cancel_confirm_seconds_bucket", le="0.1") == 1
     assert value(metrics, "hum_worker_cancel_confirm_seconds_bucket", le="+Inf") == 1
 

@@ -36,7 +36,7 @@ class Scripted:
         self._folder = folder
         self._scripts = scripts or ({},)
 
-    def spec(self, cell_id: str) -> CellSpec:
+    def spec(self, cell_id: str, away: Mapping[str, str]) -> CellSpec:
         script = self._scripts[min(len(self.raised), len(self._scripts) - 1)]
         self.raised.append(cell_id)
         if isinstance(script, Exception):

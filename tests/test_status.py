@@ -18,7 +18,14 @@ import pytest
 from hum_workers.figures import status_file
 from hum_workers.figures.counts import BeeView
 from hum_workers.figures.status import memory, span, table
-from hum_workers.figures.status_file import BeeStatus, CellStatus, EggStatus, LastDeath, StatusFile
+from hum_workers.figures.status_file import (
+    BeeStatus,
+    CellStatus,
+    DeviceStatus,
+    EggStatus,
+    LastDeath,
+    StatusFile,
+)
 from hum_workers.process import proc
 from tests.liveness import process_end
 from tests.rig import WAIT, egg, environment, fake, served, worker
@@ -92,6 +99,14 @@ def test_a_bee_without_humd_is_told_so_below_the_table() -> None:
     lines = table(HIVE, bees, now=1001.0).splitlines()
     assert len(lines) == 4
     assert lines[3] == (f"lost (pid {os.getpid()}) is not connected to humd; it goes on trying")
+
+
+def test_a_device_that_is_set_aside_is_told_below_the_table() -> None:
+    away = DeviceStatus(uuid="GPU-aa", cell="a-1", reason="900 MiB more are in use", since=961.0)
+    lines = table(HIVE, [bee(one_egg(), name="big", devices=[away])], now=1001.0).splitlines()
+    assert lines[2:] == [
+        "big: GPU-aa is set aside for 40s: after the death of a-1 900 MiB more are in use"
+    ]
 
 
 def test_no_bee_is_told_so_and_a_dead_one_too() -> None:

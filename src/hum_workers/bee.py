@@ -20,7 +20,7 @@ from hum_workers import __version__
 from hum_workers.cells.colony import Colony
 from hum_workers.cells.nest import Nest
 from hum_workers.errors import ErrorCode, TurnError
-from hum_workers.figures.counts import BeeView
+from hum_workers.figures.counts import BeeView, DeviceView
 from hum_workers.program import stop_times
 from hum_workers.program.debts import Debts
 from hum_workers.program.journal import Journal
@@ -68,6 +68,7 @@ class Bee:
         call_ids: CallIds,
         socket: Callable[[], Path],
         more: Callable[[], Mapping[str, Any]] = dict,
+        devices: Callable[[], Sequence[DeviceView]] = list,
     ) -> None:
         """`more`: what the hello says besides the fields of every worker."""
         self._hive = hive
@@ -79,6 +80,7 @@ class Bee:
         self._journal = journal
         self._nestler = uuid4().hex
         self._more = more
+        self._devices = devices
         self._advertised: list[str] = []
         self._said: Mapping[str, Any] = {}
         self._conversations = Conversations()
@@ -160,6 +162,7 @@ class Bee:
             held_bytes=self._pacer.held,
             parked_calls=self._desk.parked,
             tasks=len(asyncio.all_tasks()),
+            devices=self._devices(),
             eggs=[nest.view() for nest in self._colony.nests],
         )
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
-from hum_workers.errors import UsageError
+from hum_workers.errors import NoDevice, UsageError
+from hum_workers.process.asked_process import ask
 
 SMI_TIMEOUT = 10.0
+NONE_AWAY: Mapping[str, str] = MappingProxyType({})
 _QUERY = ["--query-gpu=index,uuid,memory.total,name", "--format=csv,noheader,nounits"]
 
 
@@ -39,17 +41,15 @@ def nvidia_devices(
     Empty when there are none. Never raises.
     """
     try:
-        done = subprocess.run(
+        done = ask(
             ["nvidia-smi", *_QUERY],
             env={"PATH": env.get("PATH", os.defpath), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
+            cwd=os.sep,
             timeout=timeout,
-            check=False,
         )
-        if done.returncode == 0:
-            return parse_smi(done.stdout.decode("utf-8", "replace"))
-    except (OSError, subprocess.TimeoutExpired):
+        if done.code == 0:
+            return parse_smi(done.out.decode("utf-8", "replace"))
+    except (OSError, TimeoutError):
         pass
     return _driver_files(proc / "driver/nvidia/gpus")
 
@@ -107,30 +107,42 @@ def _find(gpus: Sequence[Gpu], entry: str) -> Gpu | None:
 
 
 def choose(
-    asked: Sequence[str | int], gpus: Sequence[Gpu], *, count: int, inherited: str | None = None
+    asked: Sequence[str | int],
+    gpus: Sequence[Gpu],
+    *,
+    count: int,
+    inherited: str | None = None,
+    away: Mapping[str, str] = NONE_AWAY,
 ) -> list[Gpu]:
     """Returns the devices for one cell; an empty list means the CPU.
 
     Args:
         asked: `placement.gpu`: indexes or UUIDs; empty takes the first visible ones.
         count: how many the cell needs (tensor x pipeline x data).
+        away: those that no cell may have now, UUID to half a sentence that says why.
 
     Raises:
         UsageError: one that is asked for is not there or not visible, or there are too few.
+        NoDevice: there would be enough if none were away.
     """
     seen = visible(gpus, inherited)
     if not asked:
-        if not seen:
+        if not seen and not away:
             return []
-        if len(seen) < count:
+        if len(seen) < count and not away.keys() - {gpu.uuid for gpu in seen}:
             raise UsageError(
                 f"[parallel] needs {count} GPUs and {len(seen)} can be used ({_list(seen)}); "
                 "lower tensor or pipeline"
             )
-        return seen[:count]
+        free = [gpu for gpu in seen if gpu.uuid not in away]
+        if len(free) < count:
+            raise _away(f"{count} needed, {len(free)} free", away)
+        return free[:count]
     chosen: list[Gpu] = []
     for entry in map(str, asked):
         gpu = _find(gpus, entry)
+        if gpu is None and away:
+            raise _away(f"{entry} is not seen now", away)  # a driver that hangs names none
         if gpu is None:
             there = _list(gpus) or "no NVIDIA device"
             raise UsageError(f"[placement] gpu: {entry} is not on this host; there is {there}")
@@ -145,7 +157,14 @@ def choose(
         raise UsageError(
             f"[placement] gpu names {len(chosen)} and [parallel] needs {count}; make them equal"
         )
+    if any(gpu.uuid in away for gpu in chosen):
+        raise _away("[placement] gpu", away)
     return chosen
+
+
+def _away(what: str, away: Mapping[str, str]) -> NoDevice:
+    told = "; ".join(f"{uuid} is {why}" for uuid, why in away.items())
+    return NoDevice(f"no GPU for the cell ({what}): {told}")
 
 
 def _list(gpus: Sequence[Gpu]) -> str:

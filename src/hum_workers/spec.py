@@ -59,6 +59,8 @@ class CellSpec:
     notices: list[list[str]] = field(default_factory=list)
     """`[text, notice]`: a line of output that holds the text is told to the bee, always."""
 
+    devices: list[str] = field(default_factory=list)
+    """UUIDs of the GPUs that the engine has; their memory must be back when it is dead."""
     log_file: str | None = None
     log_limit: int = 16 * 1024 * 1024
     confine: str = "auto"

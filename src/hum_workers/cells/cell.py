@@ -5,16 +5,15 @@
 
 A cell is raised once and never again; its successor is a new cell. Callers ask for what they need
 and await it: `ready()`, `emerged`; they never branch on a state they have read. Whatever happens,
-each turn that was fed gets exactly one FINISH or ERROR, and `emerged` resolves once, when no
-process of the cell is alive or the tender has given up waiting for it and says who is left.
+each turn that was fed gets exactly one FINISH or ERROR. `fallen` resolves once, when no process of
+the cell is alive, or the tender has given up waiting for it and says who is left; `emerged` when,
+besides, its devices are cleared: what needs them waits for that one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,8 +21,9 @@ import structlog
 
 from hum_workers import lifecycle
 from hum_workers.cells import folder as cell_folder
-from hum_workers.cells import leash
+from hum_workers.cells import leash, tender_process
 from hum_workers.cells.blame import Diagnose
+from hum_workers.cells.custody import Vacate
 from hum_workers.cells.emerged import Emerged, verdict
 from hum_workers.cells.states import CellState, moved
 from hum_workers.cells.view import cell_view
@@ -53,6 +53,7 @@ class Cell:
         on_cancelled: Callable[[bool, float], None] | None = None,
         on_tree: Callable[[Cell], None] = lambda cell: None,
         on_notice: Callable[[Cell, str], None] = lambda cell, notice: None,
+        vacate: Vacate | None = None,
     ) -> None:
         self.spec = spec
         self.cell_id = spec.cell_id
@@ -63,6 +64,7 @@ class Cell:
         self.tokens_per_second = 0.0
         self._loop = loop = asyncio.get_running_loop()
         self._born = loop.time()
+        self.fallen: asyncio.Future[Emerged] = loop.create_future()
         self.emerged: asyncio.Future[Emerged] = loop.create_future()
         self._ready: asyncio.Future[None] = loop.create_future()
         self._ready.add_done_callback(_retrieve)
@@ -70,6 +72,7 @@ class Cell:
         self._on_cancelled = on_cancelled
         self._on_tree = on_tree
         self._on_notice = on_notice
+        self._vacate = vacate
         self._sinks: dict[int, Sink] = {}
         self._turns = 0
         self._child: lifecycle.Child | None = None
@@ -120,28 +123,16 @@ class Cell:
             StartFailed: the tender itself could not be started.
         """
         self._move(CellState.HATCHING)
-        to_tender, to_bee = os.pipe(), os.pipe()
         try:
-            self._child = lifecycle.spawn(
-                [sys.executable, "-P", "-m", "hum_workers.tender"],
-                env=dict(os.environ),
-                cwd="/",
-                stdin=to_tender[0],
-                stdout=to_bee[1],
-            )
+            self._child, read_fd, write_fd = tender_process.start()
         except OSError as error:
-            for fd in (to_tender[1], to_bee[0]):
-                os.close(fd)
             self._bury(Emerged(reason=f"the tender can't be started: {error}"))
             raise StartFailed(f"the tender can't be started: {error}") from error
-        finally:
-            os.close(to_tender[0])
-            os.close(to_bee[1])
         self._on_tree(self)
         self._leash.start()
         self._link = FrameLink(on_frame=self._frame, on_end=self._link_ended)
         try:
-            await self._link.open(to_bee[0], to_tender[1])
+            await self._link.open(read_fd, write_fd)
         except BaseException:
             self.kill()
             raise
@@ -185,7 +176,7 @@ class Cell:
             log.info("worker.cell.stopping", cell=self.cell_id, reason=reason)
         if self._link is None:
             self._bury(Emerged(asked=True, reason=reason))
-        else:
+        elif not self.fallen.done():
             self._link.send(Frame.SILENCE, grace, reason)
             self._leash.within(leash.LEAVE + (0 if hatching else grace), "its tender hung")
         return await asyncio.shield(self.emerged)
@@ -195,13 +186,15 @@ class Cell:
 
         A tender that does not take note, being stopped, is killed soon after.
         """
+        if self.fallen.done():
+            return
         if self.state in (CellState.HATCHING, CellState.READY):
             self._move(CellState.STOPPING)
         self._killed = True
         if self._link is not None:
             self._link.abort()
         self._leash.within(leash.ABORT, "it was killed")
-        if self._burial is None and self._child is not None and not self.emerged.done():
+        if self._burial is None and self._child is not None:
             self._begin_burial()
 
     def _lose(self, reason: str) -> None:
@@ -288,7 +281,7 @@ class Cell:
             )
 
     async def _wait_for_tender(self) -> None:
-        """Resolves `emerged` once the tender, and with it the tree, is gone."""
+        """Resolves `fallen` once the tender, and with it the tree, is gone."""
         assert self._child is not None
         assert self._link is not None
         if self._gone is not None:
@@ -313,26 +306,37 @@ class Cell:
             was_ready=self._was_ready,
             diagnose=self._diagnose,
         )
-        self._bury(emerged)
+        stay = self._gone["left"] if self._gone is not None else ()
+        self._bury(emerged, [*(m["pid"] for m in stay), *(member.pid for member in left)])
 
-    def _bury(self, emerged: Emerged) -> None:
-        if self.emerged.done():
+    def _bury(self, emerged: Emerged, left: Collection[int] = ()) -> None:
+        if self.fallen.done():
             return
         was = self.state
-        self._move(CellState.DEAD)
         emerged = replace(emerged, turns=len(self._sinks))
-        self._log_death(emerged)
+        self.fallen.set_result(emerged)
+        if self._vacate is None or not self.spec.devices:
+            self._end(emerged)
+        else:
+            if was in (CellState.HATCHING, CellState.READY):
+                self._move(CellState.STOPPING)
+            clear = self._clear(self._vacate, emerged, left)
+            self._burial = self._loop.create_task(clear, name=f"clear-{self.cell_id}")
         if not self._ready.done():
             self._ready.set_exception(StartFailed(emerged.reason, emerged.death))
-        self.emerged.set_result(emerged)
         sinks, self._sinks = self._sinks, {}
         message = f"cell {self.cell_id} died ({was}): {emerged}"
         for sink in sinks.values():
             sink(Mmm.ERROR, _died(message))
 
-    def _log_death(self, emerged: Emerged) -> None:
+    async def _clear(self, vacate: Vacate, emerged: Emerged, left: Collection[int]) -> None:
+        self._end(replace(emerged, devices=await vacate(self.cell_id, left)))
+
+    def _end(self, emerged: Emerged) -> None:
+        self._move(CellState.DEAD)
         report = log.info if emerged.asked else log.error
         report("worker.cell.emerged", cell=self.cell_id, **emerged.facts())
+        self.emerged.set_result(emerged)
 
 
 def _died(message: str) -> dict[str, Any]:

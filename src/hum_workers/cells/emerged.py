@@ -43,6 +43,8 @@ class Emerged:
     """Names in /dev/shm that it left behind and that were removed."""
     turns: int = 0
     """Turns that were in it when it died."""
+    devices: tuple[str, ...] = ()
+    """What became of each of its devices."""
     by: str = "itself"
     """Who ended it: `us`, `itself`, or the name of a signal."""
 
@@ -70,6 +72,7 @@ class Emerged:
             "turns": self.turns,
             "left": list(self.left),
             "swept": list(self.swept),
+            "devices": list(self.devices),
         }
 
     def record(self, cell_id: str, at: float) -> LastDeath:

@@ -23,7 +23,7 @@ from hum_workers.cells.cell import Cell
 from hum_workers.cells.emerged import Emerged
 from hum_workers.cells.lease import Hear, Lease, Line
 from hum_workers.cells.plan import NestPlan, Raiser
-from hum_workers.errors import ErrorCode, HumError, StartFailed, TurnError
+from hum_workers.errors import ErrorCode, HumError, NoDevice, StartFailed, TurnError
 from hum_workers.figures.counts import Death, EggFigures, EggView
 from hum_workers.tools.parking import Parking
 
@@ -235,17 +235,18 @@ class Nest(ABC):
         self._raised += 1
         cell_id = f"{self.name}-{self._raised}"
         async with self._plan.start_slot:
-            spec = await asyncio.to_thread(raiser.spec, cell_id)
+            spec = await self._plan.custody.spec(raiser.spec, cell_id)
             cell = Cell(
                 spec,
                 diagnose=raiser.diagnose,
                 on_cancelled=self.figures.cancelled,
                 on_tree=self._note,
                 on_notice=self._noticed,
+                vacate=self._plan.custody.vacate,
             )
             keep(cell)
             # A callback, not a task: the turns that were fed hear it before their error.
-            cell.emerged.add_done_callback(partial(self._emerged, cell))
+            cell.fallen.add_done_callback(partial(self._emerged, cell))
             await cell.hatch()
             self._tell("cell-spawned", cell)
             try:
@@ -261,6 +262,9 @@ class Nest(ABC):
         """Notes a start that failed; returns whether another one is worth it (`blame`)."""
         if isinstance(error, StartFailed) and error.kind == Death.STOPPED:
             return Again.AT_ONCE  # by ourselves: there is another plan
+        if isinstance(error, NoDevice):
+            log.error("worker.cell.no_device", egg=self.name, reason=str(error))
+            return Again.PAUSED
         if not isinstance(error, HumError):
             log.error("worker.cell.raise.failed", egg=self.name, exc_info=error)
         self._failures += 1

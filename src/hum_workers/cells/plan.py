@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from hum_workers.cells.blame import Diagnosis
+from hum_workers.cells.custody import Custody
 from hum_workers.cells.ledger import Ledger
 from hum_workers.media.pollen import MediaRules
 from hum_workers.spec import CellSpec
@@ -35,10 +36,11 @@ class NestLimits:
 class Raiser(Protocol):
     """What a kind of worker knows of raising its engine; both methods may block."""
 
-    def spec(self, cell_id: str) -> CellSpec:
-        """Returns the spec of the next cell.
+    def spec(self, cell_id: str, away: Mapping[str, str]) -> CellSpec:
+        """Returns the spec of the next cell. It gets none of the devices in `away`, UUID to why.
 
         Raises:
+            NoDevice: devices for it are there, and away.
             HumError: the engine or the model is not there, in one sentence.
         """
 
@@ -72,6 +74,8 @@ class NestPlan:
     on_change: Callable[[], None]
     pulse: Callable[[str, str, str, int], None] = lambda sid, kind, cell_id, pid: None
     """Tells a conversation without a turn of an event: sid, kind (thrum, section 6), cell, pid."""
+    custody: Custody = field(default_factory=Custody)
+    """Who has which device; all eggs of a bee share it."""
     ledger: Ledger | None = None
     """Where the processes of its cells are written down."""
     pauses: Callable[[], Iterator[float]] = backoff

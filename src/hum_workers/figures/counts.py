@@ -221,6 +221,18 @@ class EggView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeviceView:
+    """A device that is, or was, set aside, because a dead cell's memory was not back."""
+
+    uuid: str
+    set_aside: bool
+    cell: str = ""
+    reason: str = ""
+    since: float = 0.0
+    """Wall clock since 1970."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class BeeView:
     """One bee as it is now."""
 
@@ -237,4 +249,5 @@ class BeeView:
     parked_calls: int
     tasks: int = 0
     """Tasks of its loop."""
+    devices: Sequence[DeviceView] = ()
     eggs: Sequence[EggView]

@@ -86,6 +86,11 @@ def _cell_info(bee: BeeView) -> Iterator[Row]:
             yield about, 1
 
 
+def _set_aside(bee: BeeView) -> Iterator[Row]:
+    for device in bee.devices:
+        yield (device.uuid,), float(device.set_aside)
+
+
 def _input_tokens(egg: EggView) -> Iterator[tuple[str, float]]:
     yield "true", egg.figures.cached_tokens
     yield "false", egg.figures.input_tokens
@@ -270,6 +275,13 @@ FAMILIES: Sequence[Family] = (
         "Tasks of the bee, a turn each and a few more: they fall when turns end.",
         lambda b: b.tasks,
         "gauge",
+    ),
+    Family(
+        "hum_worker_device_set_aside",
+        "gauge",
+        "1 while no cell gets a device, as a dead cell's memory on it is not back; 0 afterwards.",
+        ("uuid",),
+        _set_aside,
     ),
     _bee(
         "hum_worker_connected",

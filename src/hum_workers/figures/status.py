@@ -80,6 +80,12 @@ def table(hive: str, bees: Sequence[BeeStatus], now: float) -> str:
         if not bee.connected
     ]
     lines += [
+        f"{_name(bee)}: {shown(one.uuid)} is set aside for {span(now - one.since)}: after the "
+        f"death of {shown(one.cell)} {shown(one.reason)}"
+        for bee in running
+        for one in bee.devices
+    ]
+    lines += [
         f"{_name(bee)} (pid {bee.pid}) was killed: it last wrote {span(now - bee.written_at)} ago"
         for bee in bees
         if bee not in running

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from hum_workers.figures.counts import BeeView, CellView, EggView
+from hum_workers.figures.counts import BeeView, CellView, DeviceView, EggView
 from hum_workers.process import proc
 from hum_workers.program.plain_files import read_plain
 
@@ -56,6 +56,15 @@ class CellStatus(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_second: float
 
 
+class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A device that is set aside; `since` in seconds since 1970."""
+
+    uuid: str
+    cell: str
+    reason: str
+    since: float
+
+
 class EggStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One egg with the cells it has."""
 
@@ -83,6 +92,8 @@ class BeeStatus(msgspec.Struct, frozen=True, kw_only=True):
     connected: bool
     metrics: str | None
     eggs: list[EggStatus]
+    devices: list[DeviceStatus] = []
+    """Those that no cell gets, as a dead cell's memory is not back."""
 
     @property
     def alive(self) -> bool:
@@ -177,6 +188,7 @@ class StatusFile:
             connected=view.connected,
             metrics=self._metrics,
             eggs=[_egg(egg) for egg in view.eggs],
+            devices=[_device(device) for device in view.devices if device.set_aside],
         )
 
 
@@ -205,6 +217,10 @@ def _egg(view: EggView) -> EggStatus:
         ),
         cells=[_cell(cell) for cell in view.cells],
     )
+
+
+def _device(view: DeviceView) -> DeviceStatus:
+    return DeviceStatus(uuid=view.uuid, cell=view.cell, reason=view.reason, since=view.since)
 
 
 def _cell(view: CellView) -> CellStatus:

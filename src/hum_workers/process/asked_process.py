@@ -20,6 +20,8 @@ MOST_OUTPUT = 16 * 1024 * 1024
 """Bytes kept of each stream; what is beyond them is read and forgotten."""
 _REST = 0.2
 """Seconds in which what an ended program printed is read, whoever else holds the pipe."""
+_KILLED = 2.0
+"""Seconds for a killed program to be gone."""
 _TICK = 0.02
 """Seconds between two looks at a program that is silent."""
 
@@ -38,7 +40,7 @@ def ask(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, timeout: float
 
     Raises:
         OSError: it can't be started.
-        TimeoutError: it did not end within `timeout` seconds.
+        TimeoutError: it did not end within `timeout` seconds, or the kernel still holds it.
     """
     process = subprocess.Popen(
         argv,
@@ -60,8 +62,16 @@ def ask(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, timeout: float
         # Before it is reaped: only until then is the number surely ours.
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
-        code = process.wait()
+        code = _reaped(process)
     return Answered(code, bytes(out), bytes(err))
+
+
+def _reaped(process: subprocess.Popen[bytes]) -> int:
+    try:
+        return process.wait(_KILLED)
+    except subprocess.TimeoutExpired:
+        # A driver that hangs holds it; whoever waited for it would hang, too.
+        raise TimeoutError from None
 
 
 def _listen(pid: int, heard: Mapping[int, bytearray], deadline: float) -> None:

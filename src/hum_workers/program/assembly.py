@@ -7,10 +7,11 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hum_workers.cells.custody import Custody
 from hum_workers.cells.ephemeral import EphemeralNest, Spares
 from hum_workers.cells.lasting import LastingNest
 from hum_workers.cells.ledger import Ledger
@@ -48,6 +49,7 @@ class NestMaker:
     """Of an ephemeral bee, the cells that its eggs share; None: one cell that lasts."""
     pulse: Callable[[str, str, str, int], None] = lambda sid, kind, cell_id, pid: None
     ledger: Ledger | None = None
+    custody: Custody = field(default_factory=Custody)
     annex: Annex | None = None
 
     def nest(self, egg: Any) -> Nest:
@@ -103,6 +105,7 @@ class NestMaker:
             start_slot=self.start_slot,
             on_change=self.on_change,
             pulse=self.pulse,
+            custody=self.custody,
             ledger=self.ledger,
         )
 

@@ -63,11 +63,13 @@ async def serve(
         lifecycle.become_subreaper()
         raise_open_files()
         stops = Stops()
-        await ledger.end_leftovers(book.path, cells, tag)
+        left = await ledger.end_leftovers(book.path, cells, tag)
         bee, maker = _assemble(worker, eggs, identity, cells, records, book)
+        await maker.custody.inherit(left)
         annex = maker.annex
         reader = Rereader(bee, maker, eggs, lambda: load_eggs(paths, worker.egg()))
         stops.asked.add_done_callback(lambda _: reader.close())
+        stops.asked.add_done_callback(lambda _: maker.custody.hurry())
         try:
             page = shown(
                 bee,
@@ -85,6 +87,7 @@ async def serve(
                 raise
         finally:
             reader.close()
+            maker.custody.close()
             if annex is not None:
                 await annex.close()
             # A probe of an engine may hang, and the thread that waits for it with it.
@@ -140,6 +143,7 @@ def _assemble(
         journal=records,
         call_ids=CallIds(identity.seed),
         socket=partial(_socket, settings.thrum_socket),
+        devices=maker.custody.views,
         more=annex.hello if annex is not None else dict,
     )
     return bee, maker

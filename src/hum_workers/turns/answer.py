@@ -136,7 +136,7 @@ class Answer:
         assert cell is not None
         self._repeats += 1
         log.info("worker.turn.repeated", sid=self._reply.sid[:80], cell=cell.cell_id)
-        await self._halt.wait(asyncio.shield(cell.emerged))
+        await self._halt.wait(asyncio.shield(cell.fallen))
         self._release()
         return wait
 

@@ -40,10 +40,11 @@ class VllmRaiser:
         )
         return probe(python, env)
 
-    def spec(self, cell_id: str) -> CellSpec:
-        """Returns the spec of the next cell.
+    def spec(self, cell_id: str, away: Mapping[str, str] = devices.NONE_AWAY) -> CellSpec:
+        """Returns the spec of the next cell, which gets none of the devices in `away`.
 
         Raises:
+            NoDevice: those that it could have are away.
             HumError: no engine, or not the devices that the egg asks for.
         """
         egg, engine = self.egg, self.engine()
@@ -60,6 +61,7 @@ class VllmRaiser:
                 devices.nvidia_devices(self._inherited),
                 count=parallel.tensor * parallel.pipeline * parallel.data,
                 inherited=self._inherited.get("CUDA_VISIBLE_DEVICES"),
+                away=away,
             )
         return command.build(
             egg,
