@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from hum_workers.devices import Gpu, choose, cores_of, nvidia_devices, parse_smi, visible
+from hum_workers.devices import (
+    Gpu,
+    choose,
+    cores_of,
+    nvidia_devices,
+    parse_smi,
+    usable_cores,
+    visible,
+)
 from hum_workers.errors import NoDevice, UsageError
 
 A, B, C = Gpu(0, "GPU-aa11", 80, "H"), Gpu(1, "GPU-bb22", 80, "H"), Gpu(2, "GPU-bb33", 80, "H")
@@ -124,3 +133,9 @@ def test_lists_of_cores_are_read() -> None:
     assert cores_of(None)
     with pytest.raises(UsageError, match="is not a list like 0-3,8"):
         cores_of("all")
+
+
+def test_threads_are_bound_to_no_core_that_is_not_ours() -> None:
+    ours = sorted(os.sched_getaffinity(0))
+    assert usable_cores(f"{ours[0]},8000") == ours[:1]
+    assert usable_cores(None) == ours

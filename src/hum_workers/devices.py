@@ -186,3 +186,13 @@ def cores_of(cpus: str | None) -> list[int]:
             raise UsageError(f"[limits] cpus: {cpus!r} is not a list like 0-3,8")
         cores.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return sorted(cores)
+
+
+def usable_cores(cpus: str | None) -> list[int]:
+    """Returns the cores of a list that this process may use: threads can be bound to no others.
+
+    Raises:
+        UsageError: the list can't be read.
+    """
+    ours = os.sched_getaffinity(0)
+    return [core for core in cores_of(cpus) if core in ours]

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import sys
 from pathlib import Path
+
+import pytest
 
 from hum_workers.program.findings import Finding
 from hum_workers.program.host_check import available_memory, probe_socket
 from hum_workers.thrum.identity import Identity
 from hum_workers.vllm_worker.check import check
 from tests.rig import SITE
-from tests.vllm_worker.hatchery import egg
+from tests.vllm_worker.hatchery import egg, model_folder
 from tests.vllm_worker.test_probe import bare_python, site
 
 
@@ -117,10 +120,44 @@ def test_a_gpu_that_is_not_there_is_an_error(short_dir: Path) -> None:
     assert "[placement] gpu: 7 is not on this host" in found.message
 
 
-def test_a_cache_too_small_for_one_context_is_told(short_dir: Path) -> None:
-    text = "max_model_len = 4096\n[kv]\nsize = '1MiB'\n" + scripted()
+@pytest.mark.parametrize(
+    ("size", "args", "level"),
+    [
+        ("1MiB", (), "error"),
+        ("8MiB", (), ""),
+        # 4096 tokens of 2 KiB are 8 MiB; blocks of 3000 make it 6000 tokens.
+        ("8MiB", ("--block-size", "3000"), "error"),
+        ("12MiB", ("--block-size=3000",), ""),
+        ("1MiB", ("--decode-context-parallel-size", "8"), ""),
+    ],
+)
+def test_a_cache_too_small_for_one_turn_is_an_error(
+    short_dir: Path, size: str, args: tuple[str, ...], level: str
+) -> None:
+    text = f"max_model_len = 4096\n[kv]\nsize = '{size}'\n" + scripted(*args)
+    found = about(look(short_dir, text), "small memory")
+    assert [finding.level for finding in found] == ([level] if level else [])
+
+
+def test_the_size_that_is_named_is_enough(short_dir: Path) -> None:
+    text = f"max_model_len = 4096\n[kv]\nsize = '1MiB'\n{scripted()}"
     (found,) = about(look(short_dir, text), "small memory")
-    assert "holds about 512 tokens, and one context has 4096" in found.message
+    assert "holds 512 tokens, and one turn of max_model_len has 4096" in found.message
+    assert "max_model_len to 512 at most" in found.message
+    named = re.search(r'size to "(\w+)"', found.message)
+    assert named is not None
+    assert about(look(short_dir, text.replace("1MiB", named[1])), "small memory") == []
+
+
+def test_the_cache_that_an_egg_on_the_cpu_gets_unasked_has_to_be_enough_as_well(
+    short_dir: Path,
+) -> None:
+    model = model_folder(short_dir / "long", max_position_embeddings=4_000_000)
+    asked = egg(short_dir, for_cpus(short_dir), model=model)
+    (found, *_) = about(check([asked], env(short_dir)), "small memory")
+    assert found.level == "error"
+    assert "the cache of 4 GiB holds 2097152 tokens" in found.message
+    assert "set [kv] size to" in found.message
 
 
 def test_a_running_bee_is_told(short_dir: Path) -> None:

@@ -11,9 +11,8 @@ import pytest
 from hum_workers.vllm_worker.engine_help import (
     cache_folder,
     cached_flags,
-    known_flags,
+    known_help,
     parse_help,
-    unknown_flags,
 )
 from hum_workers.vllm_worker.probe import probe
 from tests.rig import SITE
@@ -41,28 +40,29 @@ def test_flags_are_read_from_names_and_not_from_prose() -> None:
 def test_the_help_is_asked_once_for_each_install(tmp_path: Path) -> None:
     installed = probe(sys.executable, ENV)
     assert cached_flags(installed, tmp_path) is None
-    flags = known_flags(installed, ENV, tmp_path)
-    assert flags is not None
+    known = known_help(installed, ENV, tmp_path)
+    assert known is not None
+    flags = known.names()
     assert {"--uds", "--kv-cache-memory-bytes", "-tp", "--no-enable-chunked-prefill"} <= flags
     assert cached_flags(installed, tmp_path) == flags
-    assert known_flags(installed, {"PATH": "/nowhere"}, tmp_path) == flags
+    assert known_help(installed, {"PATH": "/nowhere"}, tmp_path) == known
     assert cached_flags(engine(python=installed.python), tmp_path) is None
 
 
 def test_a_help_that_is_none_is_not_remembered(tmp_path: Path) -> None:
     installed = engine(python="/bin/true")
-    assert known_flags(installed, {}, tmp_path) is None
+    assert known_help(installed, {}, tmp_path) is None
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("python", ["/nowhere/python", "/bin/sleep"])
 def test_an_engine_without_an_answer_knows_nothing(tmp_path: Path, python: str) -> None:
-    assert known_flags(engine(python=python), {}, tmp_path, timeout=0.2) is None
+    assert known_help(engine(python=python), {}, tmp_path, timeout=0.2) is None
 
 
 def test_a_damaged_cache_is_no_cache(tmp_path: Path) -> None:
     installed = probe(sys.executable, ENV)
-    known_flags(installed, ENV, tmp_path)
+    known_help(installed, ENV, tmp_path)
     next(tmp_path.iterdir()).write_bytes(b"\xff[")
     assert cached_flags(installed, tmp_path) is None
 
@@ -70,24 +70,3 @@ def test_a_damaged_cache_is_no_cache(tmp_path: Path) -> None:
 def test_the_cache_lies_where_xdg_says() -> None:
     assert cache_folder({"XDG_CACHE_HOME": "/c", "HOME": "/h"}) == Path("/c/hum_workers")
     assert cache_folder({"HOME": "/h"}) == Path("/h/.cache/hum_workers")
-
-
-KNOWN = frozenset({"--max-model-len", "--enforce-eager", "--compilation-config", "-O", "-tp"})
-
-
-@pytest.mark.parametrize(
-    ("args", "found"),
-    [
-        (["--max-modl-len", "5"], [("--max-modl-len", "--max-model-len")]),
-        (["--enforce_eagre=1"], [("--enforce-eagre", "--enforce-eager")]),
-        (["--zzz", "--max-model-len"], [("--zzz", "")]),
-        (["-zz"], [("-zz", "")]),
-        (["--enforce_eager", "--max-model-len=5", "-tp", "2", "-1"], []),
-        (["--compilation-config.mode=2", "--compilation-config.ops+", "a", "-O3"], []),
-        (["--enforce-ea"], []),
-    ],
-)
-def test_flags_the_engine_refuses_come_with_the_nearest(
-    args: list[str], found: list[tuple[str, str]]
-) -> None:
-    assert list(unknown_flags(args, KNOWN)) == found

@@ -11,8 +11,8 @@ from hum_workers.vllm_worker import model_check
 from hum_workers.vllm_worker.model_check import (
     Model,
     check_model,
+    default_length,
     find_folder,
-    kv_bytes_per_token,
     length_limit,
 )
 from tests.vllm_worker.hatchery import CONFIG, egg, model_folder, safetensors
@@ -35,7 +35,7 @@ def test_a_whole_model_is_one_ok(tmp_path: Path) -> None:
     safetensors(model / "model.safetensors", {"a": 1024})
     (found,) = findings(tmp_path, "", model=model)
     assert found.level == "ok"
-    assert "LlamaForCausalLM, 0.0 GiB of weights" in found.message
+    assert "LlamaForCausalLM, 1.1 KiB of weights" in found.message
 
 
 def test_a_model_without_weights_needs_the_dummy_format(tmp_path: Path) -> None:
@@ -100,15 +100,27 @@ def test_a_length_beyond_the_model_may_be_insisted_on(tmp_path: Path) -> None:
 
 def test_rope_scaling_stretches_the_limit() -> None:
     assert length_limit(Model(Path(), CONFIG)) == 4096
-    stretched = CONFIG | {"rope_scaling": {"factor": 4.0, "rope_type": "yarn"}}
+    stretched = CONFIG | {"rope_scaling": {"factor": 4.0, "rope_type": "linear"}}
     assert length_limit(Model(Path(), stretched)) == 16384
     assert length_limit(Model(Path(), {})) is None
 
 
-def test_the_cache_of_a_token_is_computed_for_plain_models_only() -> None:
-    assert kv_bytes_per_token(Model(Path(), CONFIG), None) == 2 * 4 * 4 * 32 * 2
-    assert kv_bytes_per_token(Model(Path(), CONFIG), "fp8") == 2 * 4 * 4 * 32
-    assert kv_bytes_per_token(Model(Path(), CONFIG | {"kv_lora_rank": 8}), None) is None
+@pytest.mark.parametrize("kind", ["yarn", "llama3", "longrope"])
+def test_rope_scaling_of_models_that_name_the_stretched_length_does_not(kind: str) -> None:
+    named = CONFIG | {"rope_scaling": {"factor": 4.0, "rope_type": kind}}
+    assert length_limit(Model(Path(), named)) == 4096
+
+
+def test_the_least_of_several_lengths_counts_and_a_length_of_the_model_itself_first() -> None:
+    assert length_limit(Model(Path(), CONFIG | {"n_positions": 512})) == 512
+    assert length_limit(Model(Path(), CONFIG | {"model_max_length": 9000})) == 9000
+
+
+def test_a_long_rope_starts_with_the_length_it_was_trained_for() -> None:
+    scaling = {"rope_type": "longrope", "factor": 32.0}
+    config = CONFIG | {"rope_scaling": scaling, "original_max_position_embeddings": 1024}
+    assert default_length(Model(Path(), config)) == 1024
+    assert default_length(Model(Path(), CONFIG)) == 4096
 
 
 def test_a_model_of_several_parts_is_judged_by_its_text_part(tmp_path: Path) -> None:

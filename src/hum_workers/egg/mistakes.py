@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from itertools import takewhile
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
 from hum_workers.egg.files import Document, clip
+from hum_workers.egg.likeness import nearest
 from hum_workers.egg.toml_positions import Path
 from hum_workers.errors import Mistake
 
@@ -95,7 +95,7 @@ class Names:
         return f"is no key of [{table}]; those are {', '.join(keys)}", ()
 
     def _unknown_table(self, name: str) -> tuple[str, Path]:
-        if table := near(name, [*self.tables, *self._later]):
+        if table := nearest(name, [*self.tables, *self._later]):
             return f"is no table of an egg; did you mean [{table}]?", (table,)
         if home := self._home(name, [], ""):
             return f"is no table of an egg, but a key of [{home}]; move it there", (home, name)
@@ -115,7 +115,7 @@ class Names:
 
     def _elsewhere(self, name: str) -> tuple[str, ...]:
         homes = {key: table for table, keys in self.tables.items() for key in keys}
-        key = near(name, list(homes), 0.75)
+        key = nearest(name, list(homes), 0.75)
         return (homes[key], key) if key else ()
 
 
@@ -126,14 +126,8 @@ def _table(kind: Any) -> type[BaseModel] | None:
 
 
 def _meant(table: str, name: str, keys: Sequence[str]) -> tuple[str, ...]:
-    key = near(name, keys)
+    key = nearest(name, keys)
     return (table, key) if key else ()
-
-
-def near(word: str, choices: Sequence[str], cutoff: float = 0.6) -> str:
-    """Returns the choice that `word` is most likely a misspelling of, or an empty string."""
-    found = get_close_matches(word, choices, 1, cutoff) if len(word) <= 64 else []
-    return found[0] if found else ""
 
 
 def translate(
@@ -174,7 +168,7 @@ def _message(path: Path, error: Mapping[str, Any]) -> str:
         return f"{_KINDS[kind]}, not {_shown(path, given)}"
     if kind in _BOUNDS:
         words, bound = _BOUNDS[kind]
-        return f"{words} {context[bound]:g}, not {_shown(path, given)}"
+        return f"{words} {_plain(context[bound])}, not {_shown(path, given)}"
     if kind == "literal_error":
         return _not_one_of(given, re.findall(r"'([^']*)'", context["expected"]))
     if kind == "value_error":
@@ -182,10 +176,14 @@ def _message(path: Path, error: Mapping[str, Any]) -> str:
     return str(error["msg"]).lower()
 
 
+def _plain(bound: float) -> str:
+    return str(int(bound)) if bound == int(bound) else f"{bound:g}"
+
+
 def _not_one_of(given: object, choices: Sequence[str]) -> str:
     listed = ", ".join(f'"{choice}"' for choice in choices)
     message = f"must be {'one of ' if len(choices) > 1 else ''}{listed}, not {_toml(given)}"
-    meant = near(given.lower(), choices, 0.5) if isinstance(given, str) else ""
+    meant = nearest(given.lower(), choices) if isinstance(given, str) else ""
     return f'{message}; did you mean "{meant}"?' if meant else message
 
 

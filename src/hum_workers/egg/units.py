@@ -80,9 +80,12 @@ def parse_cpus(text: object) -> str:
         if high > _MAX_CPU:
             raise ValueError(f"names CPU {high}; Linux counts them up to {_MAX_CPU}")
         cpus.update(range(low, high + 1))
-    return ",".join(
-        f"{low}-{high}" if high > low else str(low) for low, high in _ranges(sorted(cpus))
-    )
+    return ranges(sorted(cpus))
+
+
+def ranges(numbers: list[int]) -> str:
+    """Returns sorted numbers as a list of CPUs: `0-3,8`."""
+    return ",".join(f"{low}-{high}" if high > low else str(low) for low, high in _ranges(numbers))
 
 
 def _ranges(numbers: list[int]) -> list[tuple[int, int]]:

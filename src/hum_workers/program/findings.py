@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from math import ceil
 from typing import Literal
 
 from hum_workers.errors import HumError
@@ -34,3 +35,22 @@ def safely(subject: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Find
         yield Finding(
             "warning", subject, f"could not be looked at: {type(error).__name__}: {error}"
         )
+
+
+def amount(size: float) -> str:
+    """Returns bytes for a person, in the unit that suits them: `1.5 GiB`."""
+    units = ("bytes", "KiB", "MiB", "GiB", "TiB")
+    step = 0
+    while step < len(units) - 1 and size >= 1000:
+        size /= 1024
+        step += 1
+    digits = 0 if step == 0 or size >= 100 else 1
+    return f"{size:.{digits}f}".removesuffix(".0") + f" {units[step]}"
+
+
+def size_value(size: float) -> str:
+    """Returns bytes as an egg writes them, rounded up: `"29MiB"`."""
+    whole = ceil(size / 1024**3)
+    if whole * 1024**3 <= size * 1.02:
+        return f'"{whole}GiB"'
+    return f'"{ceil(size / 1024**2)}MiB"'

@@ -1,4 +1,5 @@
-"""What `--check` says of the host, whatever the worker: humd's socket, identity, confinement.
+"""What `--check` says of the host, whatever the worker: humd's socket, identity, log, address of
+the figures, cells, CPUs, confinement.
 
 Starts nothing and keeps nothing: the connection to humd is closed at once, the key is not created.
 """
@@ -7,25 +8,126 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hum_workers import devices
+from hum_workers.egg.units import ranges
+from hum_workers.program import address_check, places
 from hum_workers.program.findings import Finding, safely
 
 if TYPE_CHECKING:
     from hum_workers.egg import Egg
 
 CONNECT_TIMEOUT = 2.0
+PATIENCE = 1.0
+"""Seconds of silence after which a person is told what takes so long."""
 
 
 def check_host(hive: str, eggs: Sequence[Egg], env: Mapping[str, str]) -> Iterator[Finding]:
     """Yields what holds for the bee of these eggs; never raises."""
     yield from safely("socket", lambda: _socket(eggs, env))
-    yield from safely("identity", lambda: _identity(hive, eggs, env))
+    identity = list(safely("identity", lambda: _identity(hive, eggs, env)))
+    yield from identity
+    yield from _process(eggs, env, bee_runs=any(one.level == "warning" for one in identity))
+    yield from safely("cells", lambda: _cells(eggs))
     for egg in eggs:
+        yield from safely(f"{egg.name} cpus", partial(_cpus, egg))
         yield from safely(f"{egg.name} confinement", partial(_confinement, egg))
+
+
+@contextmanager
+def patience(text: str, after: float = PATIENCE) -> Iterator[None]:
+    """Says on standard error what takes longer than `after` seconds; a person waits for it."""
+    timer = threading.Timer(after, _say, [text])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _say(text: str) -> None:
+    try:
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
+    except (OSError, ValueError, AttributeError):
+        return  # nobody reads it
+
+
+def cells_at_once(eggs: Sequence[Egg]) -> int:
+    """Returns how many cells of a bee may live at the same time."""
+    from hum_workers.egg import bee_settings
+
+    bee = bee_settings(eggs)
+    most = bee.max_procs or len(eggs)
+    return most if bee.propensity == "ephemeral" else min(most, len(eggs))
+
+
+def _folder(env: Mapping[str, str]) -> Iterator[Finding]:
+    """Yields why the folder of cells can't be had; it is not made here."""
+    folder = places.cells_path(env, os.getuid())
+    try:
+        places.ours_alone(folder, os.getuid())
+    except FileNotFoundError:
+        above = next(one for one in folder.parents if os.path.lexists(one))
+        why = address_check.why_unwritable(above)
+    except OSError as error:
+        why = error.strerror or str(error)
+    else:
+        return
+    if why:
+        yield Finding("error", "folder", f"{folder} can't be made: {why}, by XDG_RUNTIME_DIR")
+
+
+def _process(eggs: Sequence[Egg], env: Mapping[str, str], *, bee_runs: bool) -> Iterator[Finding]:
+    from hum_workers.egg import log_settings, metrics_settings
+
+    yield from safely("folder", lambda: _folder(env))
+    file, listen = log_settings(eggs).file, metrics_settings(eggs).listen
+    yield from safely("log", lambda: address_check.check_log(file, "log"))
+    look = partial(address_check.check_listen, listen, "metrics", bee_runs=bee_runs)
+    yield from safely("metrics", look)
+
+
+def _cells(eggs: Sequence[Egg]) -> Iterator[Finding]:
+    """Yields what [bee] max_procs does; too few of them were refused with the eggs."""
+    from hum_workers.egg import bee_settings
+
+    bee, count = bee_settings(eggs), len(eggs)
+    most = bee.max_procs
+    if most is None:
+        return
+    if bee.propensity == "ephemeral":
+        yield Finding("ok", "cells", f"{most} at once, one turn each; turns beyond them wait")
+    elif most < count:
+        text = f"{count} eggs share {most}: the one without a turn that was used least recently"
+        yield Finding("ok", "cells", f"{text} makes room for the one that is asked for")
+    elif most > count:
+        text = f"[bee] max_procs is {most}, and an egg has more than one cell only with"
+        text += f' propensity = "ephemeral"; there will be {count}'
+        yield Finding("warning", "cells", text)
+
+
+def _cpus(egg: Egg) -> Iterator[Finding]:
+    """Yields the CPUs of [limits] cpus that are not there, or not ours to use."""
+    if egg.limits.cpus is None:
+        return
+    named, ours = devices.cores_of(egg.limits.cpus), os.sched_getaffinity(0)
+    missing = [cpu for cpu in named if cpu not in ours]
+    if not missing:
+        return
+    text = f"[limits] cpus: {ranges(missing)} can't be used here; there are {ranges(sorted(ours))}"
+    if len(missing) == len(named):
+        yield Finding("error", f"{egg.name} cpus", f"{text}; name some of those")
+    else:
+        rest = ranges([cpu for cpu in named if cpu in ours])
+        yield Finding("warning", f"{egg.name} cpus", f"{text}; the engine gets {rest} alone")
 
 
 def _socket(eggs: Sequence[Egg], env: Mapping[str, str]) -> Iterator[Finding]:

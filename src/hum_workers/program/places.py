@@ -26,24 +26,39 @@ def default_egg(env: Mapping[str, str], hive: str) -> Path:
     return (Path(home) if home else Path.home()) / ".config" / "hum" / f"{hive}.toml"
 
 
+def cells_path(env: Mapping[str, str], uid: int) -> Path:
+    """Returns the path of the folder of this user's cells; it need not be there."""
+    runtime = env.get("XDG_RUNTIME_DIR", "")
+    named = os.path.isabs(runtime)  # a relative one is ignored, as XDG asks
+    return Path(runtime, "hum_workers") if named else Path(f"/tmp/hum_workers-{uid}")
+
+
 def cells_folder(env: Mapping[str, str], uid: int) -> Path:
     """Returns the folder of this user's cells, made with mode 0700 if it is not there.
 
     Raises:
         UsageError: it can't be made, or it is not ours alone.
     """
-    runtime = env.get("XDG_RUNTIME_DIR", "")
-    named = os.path.isabs(runtime)  # a relative one is ignored, as XDG asks
-    folder = Path(runtime, "hum_workers") if named else Path(f"/tmp/hum_workers-{uid}")
+    folder = cells_path(env, uid)
     _utf8(folder, "XDG_RUNTIME_DIR")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
+        ours_alone(folder, uid)
     except OSError as error:
         raise UsageError(f"{folder}: can't be made: {error.strerror}") from error
+    return folder
+
+
+def ours_alone(folder: Path, uid: int) -> None:
+    """Looks whether a folder of cells may be used.
+
+    Raises:
+        UsageError: it is not ours alone.
+        OSError: it can't be looked at; FileNotFoundError: it is not there.
+    """
+    found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or found.st_mode & 0o077:
         raise UsageError(f"{folder}: must be a folder of mode 0700 that is yours; remove it")
-    return folder
 
 
 def leave(folder: Path) -> None:

@@ -5,21 +5,28 @@ Never raises: what can't be looked at becomes a finding.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from hum_workers import devices
+from hum_workers.program import memory_check, places
+from hum_workers.program.command_check import why_not_startable
 from hum_workers.program.findings import Finding, Level, safely
-from hum_workers.program.host_check import available_memory, check_host
-from hum_workers.vllm_worker import engine_help, environment, model_check
-from hum_workers.vllm_worker.command import CPU_KV_BYTES
+from hum_workers.program.host_check import available_memory, cells_at_once, check_host, patience
+from hum_workers.vllm_worker import command, engine_help, environment, flag_values, model_check
 from hum_workers.vllm_worker.egg import VllmEgg
+from hum_workers.vllm_worker.memory_check import MemoryLook
 from hum_workers.vllm_worker.probe import TESTED, Engine, probe
 
 HIVE = "vllm-worker"
-PROCESS_BYTES = 2 * 1024**3
-"""What vLLM's processes take beside weights and cache: 2.2 GB were measured on a CPU."""
-GIB = 1024**3
+PLUGINS = {
+    "tool_call_parser": "--tool-parser-plugin",
+    "reasoning_parser": "--reasoning-parser-plugin",
+}
+"""Key of `[model]` to the flag that brings names which the engine's help does not know."""
+FEWER = "lower their [kv] size, or let fewer live at once by [bee] max_procs"
+APART = "give each GPUs of its own, or a share by [kv] gpu_memory_utilization, below 1 together"
 
 
 def check(eggs: Sequence[VllmEgg], env: Mapping[str, str]) -> list[Finding]:
@@ -29,9 +36,22 @@ def check(eggs: Sequence[VllmEgg], env: Mapping[str, str]) -> list[Finding]:
         env: our own environment.
     """
     findings: list[Finding] = []
-    for egg in eggs:
-        findings += _Look(egg, env).findings()
+    looks = [_Look(egg, env) for egg in eggs]
+    for look in looks:
+        findings += look.findings()
+    cells = memory_check.Cells(cells_at_once(eggs), len(eggs))
+    findings += safely(memory_check.SUBJECT, lambda: _together(looks, cells))
     return findings + list(check_host(HIVE, eggs, env))
+
+
+def _together(looks: Sequence[_Look], cells: memory_check.Cells) -> Iterator[Finding]:
+    """Yields whether the cells that live at once fit beside each other."""
+    memories = [look.memory for look in looks if look.memory is not None and look.memory.is_known]
+    free, total = available_memory()
+    hosts = [memory.host_need() for memory in memories]
+    yield from memory_check.check_host_sum(hosts, cells, free=free, total=total, advice=FEWER)
+    needs = [need for memory in memories for need in memory.device_needs()]
+    yield from memory_check.check_device_sums(needs, cells, advice=APART)
 
 
 class _Look:
@@ -42,6 +62,7 @@ class _Look:
         self._env = env
         self._engine: Engine | None = None
         self._gpus: list[devices.Gpu] = []
+        self.memory: MemoryLook | None = None
 
     def findings(self) -> Iterator[Finding]:
         egg, name = self._egg, self._egg.name
@@ -52,7 +73,9 @@ class _Look:
             subject, lambda: model_check.check_model(egg, self._engine_env(), subject)
         )
         yield from safely(f"{name} engine", self._find_engine)
-        yield from safely(f"{name} engine", self._flags)
+        yield from safely(f"{name} engine", self._command)
+        yield from safely(f"{name} engine", self._length)
+        yield from safely(f"{name} engine", self._help)
         yield from safely(f"{name} devices", self._devices)
         yield from safely(f"{name} memory", self._memory)
 
@@ -84,21 +107,72 @@ class _Look:
         text = f"vLLM {engine.version} ({engine.distribution}) in {engine.python}"
         yield Finding("ok", subject, text)
 
-    def _flags(self) -> Iterator[Finding]:
-        args, subject = self._egg.engine.args, f"{self._egg.name} engine"
-        if not args or self._engine is None or self._engine.broken:
+    def _command(self) -> Iterator[Finding]:
+        words, folder = self._egg.engine.command, self._egg.source.parent
+        if why := why_not_startable(words, self._engine_env(), folder):
+            text = f"[engine] command: {words[0]} {why}"
+            yield Finding("error", f"{self._egg.name} engine", text)
+
+    def _length(self) -> Iterator[Finding]:
+        """Raises when the cell's folder would be too deep for the engine's sockets."""
+        cells = places.cells_path(self._env, os.getuid())
+        command.check_length(places.fresh(places.private_folder(cells, "0" * 8, self._egg.name)))
+        return iter(())
+
+    def _help(self) -> Iterator[Finding]:
+        """Holds to the engine's own help what only that knows."""
+        engine, asked = self._engine, self._named()
+        if engine is None or engine.broken or not (asked or self._egg.engine.args):
             return
-        known = engine_help.known_flags(
-            self._engine, self._engine_env(), engine_help.cache_folder(self._env)
-        )
+        with patience(f"asking vLLM {engine.version} for its flags; the first time takes a while"):
+            known = engine_help.known_help(
+                engine, self._engine_env(), engine_help.cache_folder(self._env)
+            )
         if known is None:
-            text = "its help can't be read, so engine.args were not checked"
-            yield Finding("warning", subject, text)
+            keys = [*asked, *(["engine.args"] if self._egg.engine.args else [])]
+            text = f"its help can't be read, so {', '.join(keys)} can't be checked"
+            yield Finding("warning", f"{self._egg.name} engine", text)
             return
-        for flag, near in engine_help.unknown_flags(args, known):
+        yield from self._args(engine, known)
+        for key, (value, choices) in self._choices(asked, known).items():
+            if choices and value not in choices:
+                version = f"not known to vLLM {engine.version}"
+                text = f'{key}: "{value}" is {version}{flag_values.instead(value, choices)}'
+                yield Finding("error", f"{self._egg.name} egg", text)
+
+    def _named(self) -> dict[str, str]:
+        """Returns the values that vLLM has names for, by their keys."""
+        model, kv = self._egg.model, self._egg.kv
+        values = {
+            "model.quantization": model.quantization,
+            "model.tool_call_parser": model.tool_call_parser,
+            "model.reasoning_parser": model.reasoning_parser,
+            "kv.cache_dtype": kv.cache_dtype,
+        }
+        return {key: value for key, value in values.items() if value is not None}
+
+    def _choices(
+        self, asked: Mapping[str, str], known: flag_values.Help
+    ) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """Returns each value and what it may be; nothing for one that a plugin may bring."""
+        args = [arg.partition("=")[0].replace("_", "-") for arg in self._egg.engine.args]
+        found = {}
+        for path, value in asked.items():
+            key = path.partition(".")[2]
+            flag = "--kv-cache-dtype" if key == "cache_dtype" else f"--{key.replace('_', '-')}"
+            if PLUGINS.get(key) not in args:
+                found[path] = (value, known.methods.get(key) or known.choices(flag))
+        return found
+
+    def _args(self, engine: Engine, known: flag_values.Help) -> Iterator[Finding]:
+        args, subject = self._egg.engine.args, f"{self._egg.name} engine"
+        for flag, near in flag_values.unknown_flags(args, known.names()):
             hint = f"; did you mean {near}?" if near else ""
-            text = f"engine.args: {flag} is not known to vLLM {self._engine.version}{hint}"
+            text = f"engine.args: {flag} is not known to vLLM {engine.version}{hint}"
             yield Finding("error", subject, text)
+        for complaint, surely in flag_values.wrong_values(args, known):
+            level: Level = "error" if surely else "warning"
+            yield Finding(level, subject, f"engine.args: {complaint}")
 
     def _devices(self) -> Iterator[Finding]:
         egg, engine, subject = self._egg, self._engine, f"{self._egg.name} devices"
@@ -125,59 +199,7 @@ class _Look:
             yield Finding("error", subject, f"{text}; install hum_workers[cpu]")
 
     def _memory(self) -> Iterator[Finding]:
-        egg, subject = self._egg, f"{self._egg.name} memory"
-        folder = model_check.find_folder(egg, self._engine_env())
-        if folder is None or not folder.is_dir():
-            return
-        model = model_check.read_model(folder)
-        yield from self._cache(model, subject)
-        if self._gpus:
-            yield from self._gpu_memory(model, subject)
-        elif self._engine is not None and self._engine.cpu_only:
-            yield from self._host_memory(model, subject)
-
-    def _cache(self, model: model_check.Model, subject: str) -> Iterator[Finding]:
-        """Looks whether one context of full length fits; vLLM does not start otherwise."""
-        egg, each = self._egg, model_check.kv_bytes_per_token(model, self._egg.kv.cache_dtype)
-        length = egg.model.max_model_len or model_check.length_limit(model)
-        if each is None or length is None or egg.kv.size is None:
-            return
-        ranks = egg.parallel.tensor * egg.parallel.pipeline
-        if length * each > egg.kv.size * ranks:
-            yield Finding(
-                "warning",
-                subject,
-                f"[kv] size holds about {egg.kv.size * ranks // each} tokens, and one context has "
-                f"{length}; raise it to {_gib(length * each / ranks)} or lower max_model_len",
-            )
-
-    def _gpu_memory(self, model: model_check.Model, subject: str) -> Iterator[Finding]:
-        egg = self._egg
-        share = model.weights / (egg.parallel.tensor * egg.parallel.pipeline)
-        need = share + (egg.kv.size or 0)
-        for gpu in self._gpus:
-            if gpu.memory is not None and need > gpu.memory:
-                text = f"weights and cache need {_gib(need)}; GPU {gpu.uuid} has {_gib(gpu.memory)}"
-                yield Finding("error", subject, text)
-
-    def _host_memory(self, model: model_check.Model, subject: str) -> Iterator[Finding]:
-        egg = self._egg
+        cpu = self._engine is not None and self._engine.cpu_only
+        self.memory = MemoryLook(self._egg, self._engine_env(), self._gpus, cpu=cpu)
         free, total = available_memory()
-        if egg.kv.gpu_memory_utilization is not None or not total:
-            return
-        cache = (egg.kv.size or CPU_KV_BYTES) * egg.parallel.world
-        need = model.weights + cache + PROCESS_BYTES
-        terms = f"{_gib(model.weights)} weights + {_gib(cache)} cache + {_gib(PROCESS_BYTES)}"
-        if egg.limits.memory is not None and need > egg.limits.memory:
-            text = f"{terms} is more than [limits] memory, {_gib(egg.limits.memory)}"
-            yield Finding("warning", subject, text)
-        elif need > free:
-            level: Level = "error" if model.weights + cache > total else "warning"
-            text = f"{terms} is more than the {_gib(free)} that are free here"
-            yield Finding(level, subject, f"{text}; lower [kv] size")
-        else:
-            yield Finding("ok", subject, f"{terms} of {_gib(free)} free")
-
-
-def _gib(size: float) -> str:
-    return f"{size / GIB:.2g} GiB" if size < 10 * GIB else f"{size / GIB:.0f} GiB"
+        yield from self.memory.findings(f"{self._egg.name} memory", free=free, total=total)

@@ -66,7 +66,7 @@ def build(
     Raises:
         EngineError: the private folder's path is too long for a Unix socket.
     """
-    _check_length(private)
+    check_length(private)
     key = secrets.token_hex(24)  # never starts with a dash
     extra, hidden = split_secrets(egg.engine.args)
     hidden["api-key"] = [key, *hidden.get("api-key", [])]
@@ -137,7 +137,8 @@ def _trials(egg: VllmEgg) -> dict[str, Any]:
     }
 
 
-def _check_length(private: Path) -> None:
+def check_length(private: Path) -> None:
+    """Raises EngineError if the path of a cell's folder is too long for the engine's sockets."""
     over = len(str(private).encode()) + LONGEST_SOCKET - SOCKET_PATH_LIMIT
     if over > 0:
         raise EngineError(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hum_workers.errors import one_line
-from hum_workers.program.findings import Finding, Level
+from hum_workers.program.findings import Finding, Level, amount
 from hum_workers.program.plain_files import read_plain
 from hum_workers.vllm_worker import safetensors
 
@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json", "tiktoken.model")
 OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.gguf")
 LENGTHS = (
-    "max_position_embeddings n_positions max_seq_len seq_length max_sequence_length max_seq_length"
+    "max_position_embeddings n_positions max_seq_len seq_length max_target_positions "
+    "max_sequence_length max_seq_length seq_len"
 ).split()
+"""Keys that bound the context; vLLM takes the least of them."""
+STRETCHED = frozenset("su longrope llama3 yarn deepseek_yarn deepseek_llama_scaling".split())
+"""Kinds of rope scaling whose models name the stretched length already."""
 DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "half": 2, "float": 4}
 
 
@@ -123,7 +127,7 @@ def check_model(egg: VllmEgg, env: Mapping[str, str], subject: str) -> Iterator[
     yield from wrong
     if all(finding.level != "error" for finding in wrong):
         names = ", ".join(model.architectures)
-        size = f", {model.weights / 1024**3:.1f} GiB of weights" if model.weights else ""
+        size = f", {amount(model.weights)} of weights" if model.weights else ""
         yield Finding("ok", subject, f"{folder}: {names}{size}")
 
 
@@ -208,7 +212,7 @@ def _read(file: Path) -> str:
 def _shape(model: Model, tensor: int, pipeline: int) -> Iterator[tuple[Level, str]]:
     if not model.architectures:
         yield "error", f"{model.folder}/config.json: names no architectures"
-    heads, layers = _count(model, "num_attention_heads"), _count(model, "num_hidden_layers")
+    heads, layers = count(model, "num_attention_heads"), count(model, "num_hidden_layers")
     if heads and heads % tensor:
         fits = [n for n in range(1, min(heads, MOST_RANKS) + 1) if heads % n == 0][:SHOWN]
         text = f"[parallel] tensor is {tensor}, and {heads} attention heads can't be split so"
@@ -234,35 +238,35 @@ def _length(model: Model, egg: VllmEgg) -> Iterator[tuple[Level, str]]:
 
 
 def length_limit(model: Model) -> int | None:
-    """Returns the longest context that the config allows, stretched by its rope scaling."""
-    lengths = [length for name in LENGTHS if (length := _count(model, name))]
+    """Returns the longest context that vLLM allows; None when the config names none."""
+    own = count(model, "model_max_length")
+    lengths = [own] if own else [length for name in LENGTHS if (length := count(model, name))]
     if not lengths:
         return None
-    limit = max(lengths)
-    return int(limit * factor) if 1 < (factor := _rope_factor(model)) <= MOST_ROPE else limit
+    factor, kind = _rope_factor(model), _rope(model).get("rope_type", _rope(model).get("type"))
+    stretches = kind not in STRETCHED and 1 < factor <= MOST_ROPE
+    return int(min(lengths) * factor) if stretches else min(lengths)
+
+
+def default_length(model: Model) -> int | None:
+    """Returns the context that vLLM takes when it is told none."""
+    if _rope(model).get("rope_type", _rope(model).get("type")) == "longrope":
+        if original := count(model, "original_max_position_embeddings"):
+            return original
+    return length_limit(model)
+
+
+def _rope(model: Model) -> dict[str, Any]:
+    scaling = model.config.get("rope_scaling") or model.config.get("rope_parameters")
+    return scaling if isinstance(scaling, dict) else {}
 
 
 def _rope_factor(model: Model) -> float:
-    scaling = model.config.get("rope_scaling") or model.config.get("rope_parameters")
-    factor = scaling.get("factor") if isinstance(scaling, dict) else None
+    factor = _rope(model).get("factor")
     return factor if isinstance(factor, int | float) else 1.0
 
 
-def kv_bytes_per_token(model: Model, cache_dtype: str | None) -> int | None:
-    """Returns the cache that one token takes over all layers; None for models of another build."""
-    config = model.config
-    if any(config.get(key) for key in ("sliding_window", "kv_lora_rank", "layer_types")):
-        return None
-    layers, heads = _count(model, "num_hidden_layers"), _count(model, "num_attention_heads")
-    width = _count(model, "hidden_size")
-    if not layers or not heads or not width:
-        return None
-    size = _count(model, "head_dim") or width // heads
-    dtype = str(config.get("dtype", config.get("torch_dtype", "bfloat16")))
-    each = 1 if (cache_dtype or "").startswith("fp8") else DTYPES.get(dtype, 2)
-    return 2 * layers * (_count(model, "num_key_value_heads") or heads) * size * each
-
-
-def _count(model: Model, key: str) -> int:
+def count(model: Model, key: str) -> int:
+    """Returns a number of the config; 0 when it is none."""
     value = model.config.get(key)
     return value if isinstance(value, int) and 0 < value <= MOST_COUNT else 0

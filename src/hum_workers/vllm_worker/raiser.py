@@ -71,7 +71,7 @@ class VllmRaiser:
             log_file=self._log_file,
             inherited=self._inherited,
             gpus=gpus,
-            cores=devices.cores_of(egg.limits.cpus),
+            cores=devices.usable_cores(egg.limits.cpus),
             numa_nodes=_numa_nodes(),
             flags=engine_help.cached_flags(engine, engine_help.cache_folder(self._inherited)),
         )

@@ -14,6 +14,7 @@ _COMMANDS = (
     "chat complete serve launch bench collect-env download-kernels preload run-batch snapshot"
 )
 _WHOLE = {"shutdown_timeout", "max_num_seqs", "max_model_len", "port", "max_num_queued_reqs"}
+_PARSERS = "{granite,hermes,mistral,qwen3_coder} or name registered in --tool-parser-plugin"
 _DESCRIPTION = """Launch a local OpenAI-compatible API server to serve LLM
 completions via HTTP. Defaults to Qwen/Qwen3-0.6B if no model is specified.
 """
@@ -90,6 +91,8 @@ def _keywords(kind: str, names: list[str], choices: list[str]) -> dict[str, Any]
         keywords["nargs"] = {"list": "+", "maybe": "?"}[kind]
     if choices:
         keywords["choices"] = choices
+    if names[0] == "--tool-call-parser":
+        keywords["metavar"] = _PARSERS
     if names[0][2:].replace("-", "_") in _WHOLE:
         keywords["type"] = int
     return keywords

@@ -1,0 +1,105 @@
+"""What `--check` says of the host, for eggs of any worker."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from hum_workers.egg import load_eggs
+from hum_workers.egg.tables import Egg
+from hum_workers.egg.units import ranges
+from hum_workers.program.findings import Finding
+from hum_workers.program.host_check import cells_at_once, check_host, patience
+
+
+def look(folder: Path, *texts: str, **env: str) -> list[Finding]:
+    runtime = folder / "run"
+    runtime.mkdir(mode=0o700, exist_ok=True)
+    defaults = {
+        "HOME": str(folder),
+        "XDG_STATE_HOME": str(folder / "state"),
+        "XDG_RUNTIME_DIR": str(runtime),
+        "HUM_THRUM_SOCK": str(folder / "thrum.sock"),
+    }
+    return list(check_host("some-worker", eggs(folder, *texts), defaults | env))
+
+
+def eggs(folder: Path, *texts: str) -> list[Egg]:
+    files = []
+    for number, text in enumerate(texts):
+        files.append(folder / f"egg{number}.toml")
+        files[-1].write_text(text)
+    return load_eggs(files, Egg)
+
+
+def about(found: list[Finding], subject: str) -> list[Finding]:
+    return [finding for finding in found if finding.subject == subject]
+
+
+def test_nothing_is_made_by_a_look(short_dir: Path) -> None:
+    found = look(short_dir, "[log]\nfile = 'worker.log'\n[metrics]\nlisten = 0")
+    assert all(finding.level != "error" for finding in found)
+    assert sorted(path.name for path in short_dir.iterdir()) == ["egg0.toml", "run"]
+    assert list((short_dir / "run").iterdir()) == []
+
+
+def test_a_log_and_an_address_that_can_not_be_had_are_errors(short_dir: Path) -> None:
+    found = look(short_dir, "[log]\nfile = 'none/x.log'\n[metrics]\nlisten = '192.0.2.1:1'")
+    assert [about(found, subject)[0].level for subject in ("log", "metrics")] == ["error"] * 2
+
+
+def test_a_folder_of_cells_that_can_not_be_had_is_an_error(short_dir: Path) -> None:
+    (short_dir / "file").write_text("")
+    (found,) = about(look(short_dir, "[bee]", XDG_RUNTIME_DIR=str(short_dir / "file/x")), "folder")
+    assert found.level == "error"
+    (short_dir / "run" / "hum_workers").mkdir(mode=0o755)
+    (found,) = about(look(short_dir, "[bee]"), "folder")
+    assert "must be a folder of mode 0700" in found.message
+
+
+EPHEMERAL = '[bee]\npropensity = "ephemeral"\nmax_procs = {}'
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "cells", "level", "said"),
+    [
+        ("[limits]", 2, 2, "", ""),
+        ("[bee]\nmax_procs = 2", 2, 2, "", ""),
+        ("[bee]\nmax_procs = 3", 2, 2, "warning", 'with propensity = "ephemeral"; there will be 2'),
+        ('[bee]\nraise = "on-prompt"\nmax_procs = 1', 2, 1, "ok", "2 eggs share 1: "),
+        (EPHEMERAL.format(3), 1, 3, "ok", "3 at once, one turn each"),
+    ],
+)
+def test_it_is_told_what_the_number_of_cells_does(
+    short_dir: Path, text: str, count: int, cells: int, level: str, said: str
+) -> None:
+    found = about(look(short_dir, *[text] * count), "cells")
+    assert [finding.level for finding in found] == ([level] if level else [])
+    assert said in "".join(finding.message for finding in found)
+    assert cells_at_once(eggs(short_dir, *[text] * count)) == cells
+
+
+def test_cpus_that_this_process_may_not_use_are_told(short_dir: Path) -> None:
+    ours = sorted(os.sched_getaffinity(0))
+    (found,) = about(look(short_dir, "[limits]\ncpus = '8000-8001'"), "egg0 cpus")
+    assert found.level == "error"
+    assert f"8000-8001 can't be used here; there are {ranges(ours)}" in found.message
+    (found,) = about(look(short_dir, f"[limits]\ncpus = '{ours[0]},8000'"), "egg0 cpus")
+    assert (found.level, f"gets {ours[0]} alone" in found.message) == ("warning", True)
+    assert about(look(short_dir, f"[limits]\ncpus = '{ours[0]}'"), "egg0 cpus") == []
+
+
+def test_what_takes_long_is_said_and_what_does_not_is_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with patience("waiting for it", after=60):
+        pass
+    assert capsys.readouterr().err == ""
+    with patience("waiting for it", after=0):
+        until, said = time.monotonic() + 10, ""
+        while not said and time.monotonic() < until:
+            said = capsys.readouterr().err
+    assert said == "waiting for it\n"
