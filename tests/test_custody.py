@@ -274,6 +274,7 @@ async def test_a_bee_says_of_each_death_that_the_memory_is_back(
         os.kill(bee.events("worker.cell.ready")[0]["engine_pid"], 9)
         answer = await asker.ask(fake(tokens=2), "echo", timeout=WAIT)
         assert answer.complete
+        await until(lambda: bee.events("worker.cell.emerged"))  # lines are written by a thread
         assert last_devices(bee)[0].startswith(f"{A}: its memory is back after ")
 
 
