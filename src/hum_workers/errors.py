@@ -3,7 +3,8 @@
 HumError
 ├── UsageError          the command line, the egg or the identity is wrong (exit 2)
 │   ├── EggError        one or more mistakes in egg files, all of them at once
-│   └── IdentityError   the key file is unusable or another bee holds it
+│   ├── IdentityError   the key file is unusable or another bee holds it
+│   └── GgufError       a model's file is not there, damaged or no model
 ├── EngineError         the engine can't be started or is not installed (exit 3)
 │   └── StartFailed     it was started and failed; carries the one useful line
 ├── SliceError          a slice can't be reached, believed, leased or used; carries which of them
@@ -83,6 +84,18 @@ class IdentityError(UsageError):
     """The bee's key file can't be used, or another bee runs with it."""
 
 
+class GgufError(UsageError):
+    """A model's file can't be used. `reason` is what a sentence says after the file's name."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return one_line(f"{self.path} {self.reason}")
+
+
 class EngineError(HumError):
     """The engine is not there, or can't be started."""
 
@@ -92,12 +105,16 @@ class NoDevice(EngineError):
 
 
 class StartFailed(EngineError):
-    """A cell did not become ready. `reason` is the one useful line, `kind` its class if known."""
+    """A cell did not become ready. `reason` is the one useful line, `kind` its class if known.
 
-    def __init__(self, reason: str, kind: str = "") -> None:
+    `advice` is an operator's next step; with a `kind` both stand in the record of the cell's death.
+    """
+
+    def __init__(self, reason: str, kind: str = "", advice: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
         self.kind = kind
+        self.advice = advice
 
 
 class SliceProblem(StrEnum):
