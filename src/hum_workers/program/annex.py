@@ -6,10 +6,13 @@ last cell.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+from hum_workers.egg import bee_settings
+from hum_workers.thrum.identity import Identity
 
 if TYPE_CHECKING:
     from hum_workers.cells.nest import Nest
@@ -48,3 +51,36 @@ class Annex(Protocol):
 
     async def close(self) -> None:
         """Ends; the cells are dead."""
+
+
+class Lodging:
+    """The annex of a program that is no bee under humd, with the key that it needs; or none."""
+
+    def __init__(
+        self,
+        hive: str,
+        make: Callable[[Home, Sequence[Any]], Annex] | None,
+        eggs: Sequence[Any],
+        state: Path,
+    ) -> None:
+        """Raises:
+        IdentityError: the key is unusable, or a bee that runs has it.
+        """
+        self.annex: Annex | None = None
+        self._identity: Identity | None = None
+        if make is not None:
+            self._identity = own = Identity.load(hive, bee_settings(eggs).name, state)
+            home = Home(seed=own.seed, hid=own.hid, state=state, changed=lambda: None)
+            self.annex = make(home, eggs)
+
+    async def open(self) -> None:
+        """See `Annex`."""
+        if self.annex is not None:
+            await self.annex.open()
+
+    async def close(self) -> None:
+        """See `Annex`; gives the key back."""
+        if self.annex is not None:
+            await self.annex.close()
+        if self._identity is not None:
+            self._identity.close()

@@ -18,8 +18,10 @@ from hum_workers.egg import log_settings
 from hum_workers.errors import EngineError, TurnError, UsageError
 from hum_workers.process import orphans
 from hum_workers.program import logs, places
+from hum_workers.program.annex import Lodging
 from hum_workers.program.assembly import NestMaker, Stops, media_rules, raise_open_files
 from hum_workers.program.worker import Worker
+from hum_workers.thrum.paths import state_home
 from hum_workers.thrum.tones import Kind
 from hum_workers.turns.ending import Finish
 from hum_workers.turns.prompt import parse_prompt
@@ -149,10 +151,13 @@ async def ask(
         media_rules(egg).admit(prompt.media)
     except TurnError as error:
         raise UsageError(f"--prompt: {error.message}") from error
+    if not egg.models():
+        raise UsageError(f"--prompt: {egg.source} is an egg that answers no prompts")
     lifecycle.become_subreaper()
     raise_open_files()
     cells = places.cells_folder(os.environ, os.getuid())
     stops = Stops()
+    lodging = Lodging(worker.hive, worker.annex, [egg], state_home(os.environ))
     maker = NestMaker(
         worker=worker,
         cells=cells,
@@ -161,6 +166,8 @@ async def ask(
         start_slot=asyncio.Semaphore(1),
         on_change=lambda: None,
         on_prompt=True,
+        advertises=False,
+        annex=lodging.annex,
     )
     nest = maker.nest(egg)
     cancelled = Finish("cancelled")
@@ -169,6 +176,7 @@ async def ask(
     turn = Turn(SID, Talk(prompt=prompt), nest, Reply(SID, console), now=loop.time())
     stops.asked.add_done_callback(lambda _: turn.stop(cancelled))
     try:
+        await lodging.open()
         await turn.run(None)
         await nest.stop(egg.lifecycle.stop_grace, _why(stops, console))
     except asyncio.CancelledError:
@@ -177,6 +185,7 @@ async def ask(
     finally:
         nest.kill()
         await nest.buried(KILL_WAIT)
+        await lodging.close()
         orphans.kill_below()
         places.leave(cells)
     if stops.forced is not None:

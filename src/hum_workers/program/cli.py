@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from hum_workers import __version__
 from hum_workers.errors import EngineError, UsageError
-from hum_workers.program import standard_files
+from hum_workers.program import arguments, standard_files
 from hum_workers.program.worker import Worker
 
 
@@ -30,8 +30,9 @@ class Exit(IntEnum):
     ENGINE = 3
 
 
-MOST_DIGITS = 9
-"""Of --max-tokens."""
+USAGE = """%(prog)s [--egg FILE ...]
+           [--prompt TEXT | --check | --show-command | --egg-schema | --version]
+       %(prog)s status [--watch] [--json]"""
 EPILOG = """exit codes: 0 stopped as asked; 1 the turn of --prompt failed; 2 the command line, an
 egg or the identity is wrong; 3 the engine can't be started (--prompt and --check only); 130 or 143
 ended by a second SIGINT or SIGTERM, with --prompt by the first one before the whole answer."""
@@ -66,7 +67,9 @@ def _run(worker: Worker, words: Sequence[str]) -> int:
         # The kernel gives pid 1 no default action: a stop before the loop runs would be lost.
         signal.signal(signal.SIGTERM, _leave)
     parser = _parser(worker)
-    args = parser.parse_args(words)
+    args, strays = parser.parse_known_args(words)
+    if strays:
+        parser.error(f"unrecognized arguments: {' '.join(strays)}{_meant(parser, strays[0])}")
     _refuse_strays(parser, args)
     try:
         return _do(worker, args)
@@ -131,9 +134,21 @@ class _Parser(argparse.ArgumentParser):
             super().print_help(file)
 
 
+def _meant(parser: argparse.ArgumentParser, word: str) -> str:
+    """Returns what was most likely meant by a word that nobody knows, as the end of a sentence."""
+    from difflib import get_close_matches
+
+    known = ["status", *parser._option_string_actions]
+    found = get_close_matches(word.partition("=")[0], known, n=1)
+    if not found:
+        return ""
+    return f"; did you mean {f'{parser.prog} status' if found == ['status'] else found[0]}?"
+
+
 def _parser(worker: Worker) -> argparse.ArgumentParser:
     parser = _Parser(
         prog=worker.hive,
+        usage=USAGE,
         description=f"{worker.about} '{worker.hive} status' shows the bees that run.",
         epilog=EPILOG,
         allow_abbrev=False,
@@ -150,7 +165,7 @@ def _parser(worker: Worker) -> argparse.ArgumentParser:
     modes = parser.add_mutually_exclusive_group()
     modes.add_argument(
         "--prompt",
-        type=_utf8,
+        type=arguments.utf8,
         metavar="TEXT",
         help="answer one prompt and exit; - reads standard input",
     )
@@ -169,7 +184,7 @@ def _parser(worker: Worker) -> argparse.ArgumentParser:
         modes.add_argument(look.flag, dest="look", action="store_const", const=look, help=look.help)
     modes.add_argument("--version", action="store_true", help="print the versions and exit")
     asking = parser.add_argument_group("with --prompt")
-    asking.add_argument("--system", type=_utf8, metavar="TEXT", help="system prompt")
+    asking.add_argument("--system", type=arguments.utf8, metavar="TEXT", help="system prompt")
     asking.add_argument(
         "--image",
         action="append",
@@ -178,45 +193,14 @@ def _parser(worker: Worker) -> argparse.ArgumentParser:
         help="PNG, JPEG, GIF or WebP for a model that takes images; may be given more than once",
     )
     asking.add_argument(
-        "--max-tokens", type=_count, metavar="N", help="length of the answer at most"
+        "--max-tokens", type=arguments.count, metavar="N", help="length of the answer at most"
     )
-    asking.add_argument("--temperature", type=_temperature, metavar="T", help="0 to 2")
+    asking.add_argument("--temperature", type=arguments.temperature, metavar="T", help="0 to 2")
     asking.add_argument("--json", action="store_true", help="print the tones instead of the text")
     asking.add_argument(
         "--quiet", action="store_true", help="errors alone on standard error, no log, no reasoning"
     )
     return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or len(text) > MOST_DIGITS or int(text) < 1:
-        shown = _short(text)
-        raise argparse.ArgumentTypeError(
-            f"{shown} is no whole number above 0 of {MOST_DIGITS} digits at most"
-        )
-    return int(text)
-
-
-def _temperature(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 2:
-        raise argparse.ArgumentTypeError(f"{_short(text)} is no number from 0 to 2")
-    return value
-
-
-def _utf8(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise argparse.ArgumentTypeError(f"is no UTF-8: {_short(text)}") from error
-    return text
-
-
-def _short(text: str) -> str:
-    return ascii(text if len(text) <= 20 else text[:20] + "...")
 
 
 def _refuse_strays(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
