@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import sys
 from pathlib import Path
@@ -16,7 +15,7 @@ from hum_workers.program.host_check import available_memory, probe_socket
 from hum_workers.thrum.identity import Identity
 from hum_workers.vllm_worker.check import check
 from tests.rig import SITE
-from tests.vllm_worker.hatchery import egg, model_folder
+from tests.vllm_worker.hatchery import egg
 from tests.vllm_worker.test_probe import bare_python, site
 
 
@@ -92,24 +91,6 @@ def test_a_companion_of_another_torch_comes_with_the_mend(short_dir: Path) -> No
     assert "-m pip uninstall -y torchvision torchaudio torchcodec" in found.message
 
 
-def test_a_build_for_cpus_runs_on_the_cpu_and_needs_its_memory(short_dir: Path) -> None:
-    found = look(short_dir, "[kv]\nsize = '1GiB'\n" + for_cpus(short_dir))
-    assert about(found, "small devices")[0].level == "ok"
-    assert "1 GiB cache" in about(found, "small memory")[0].message
-
-
-def test_a_cache_beyond_the_hosts_memory_is_an_error(short_dir: Path) -> None:
-    found = look(short_dir, "[kv]\nsize = '90TiB'\n" + for_cpus(short_dir))
-    (memory,) = about(found, "small memory")
-    assert (memory.level, "lower [kv] size" in memory.message) == ("error", True)
-
-
-def test_a_limit_below_what_is_needed_is_told(short_dir: Path) -> None:
-    text = "[kv]\nsize = '1GiB'\n[limits]\nmemory = '2GiB'\n" + for_cpus(short_dir)
-    (memory,) = about(look(short_dir, text), "small memory")
-    assert "more than [limits] memory, 2 GiB" in memory.message
-
-
 def test_a_gpu_for_a_build_for_cpus_is_an_error(short_dir: Path) -> None:
     found = about(look(short_dir, "[placement]\ngpu = 0\n" + for_cpus(short_dir)), "small devices")
     assert "install hum_workers[cuda]" in found[0].message
@@ -118,46 +99,6 @@ def test_a_gpu_for_a_build_for_cpus_is_an_error(short_dir: Path) -> None:
 def test_a_gpu_that_is_not_there_is_an_error(short_dir: Path) -> None:
     (found,) = about(look(short_dir, "[placement]\ngpu = 7\n" + scripted()), "small devices")
     assert "[placement] gpu: 7 is not on this host" in found.message
-
-
-@pytest.mark.parametrize(
-    ("size", "args", "level"),
-    [
-        ("1MiB", (), "error"),
-        ("8MiB", (), ""),
-        # 4096 tokens of 2 KiB are 8 MiB; blocks of 3000 make it 6000 tokens.
-        ("8MiB", ("--block-size", "3000"), "error"),
-        ("12MiB", ("--block-size=3000",), ""),
-        ("1MiB", ("--decode-context-parallel-size", "8"), ""),
-    ],
-)
-def test_a_cache_too_small_for_one_turn_is_an_error(
-    short_dir: Path, size: str, args: tuple[str, ...], level: str
-) -> None:
-    text = f"max_model_len = 4096\n[kv]\nsize = '{size}'\n" + scripted(*args)
-    found = about(look(short_dir, text), "small memory")
-    assert [finding.level for finding in found] == ([level] if level else [])
-
-
-def test_the_size_that_is_named_is_enough(short_dir: Path) -> None:
-    text = f"max_model_len = 4096\n[kv]\nsize = '1MiB'\n{scripted()}"
-    (found,) = about(look(short_dir, text), "small memory")
-    assert "holds 512 tokens, and one turn of max_model_len has 4096" in found.message
-    assert "max_model_len to 512 at most" in found.message
-    named = re.search(r'size to "(\w+)"', found.message)
-    assert named is not None
-    assert about(look(short_dir, text.replace("1MiB", named[1])), "small memory") == []
-
-
-def test_the_cache_that_an_egg_on_the_cpu_gets_unasked_has_to_be_enough_as_well(
-    short_dir: Path,
-) -> None:
-    model = model_folder(short_dir / "long", max_position_embeddings=4_000_000)
-    asked = egg(short_dir, for_cpus(short_dir), model=model)
-    (found, *_) = about(check([asked], env(short_dir)), "small memory")
-    assert found.level == "error"
-    assert "the cache of 4 GiB holds 2097152 tokens" in found.message
-    assert "set [kv] size to" in found.message
 
 
 def test_a_running_bee_is_told(short_dir: Path) -> None:
@@ -200,3 +141,82 @@ def test_memory_is_read_of_the_kernels_file(tmp_path: Path) -> None:
 
 def test_a_finding_is_one_line() -> None:
     assert str(Finding("ok", "socket", "alive")) == "ok       socket: alive"
+
+
+def levels(findings: list[Finding]) -> set[str]:
+    return {finding.level for finding in findings}
+
+
+def test_a_wrapper_that_is_no_program_is_an_error_of_the_engine(short_dir: Path) -> None:
+    found = about(look(short_dir, f"{scripted()}\ncommand = ['nicce', '-n', '5']"), "small engine")
+    assert str(found[-1]).startswith("error    small engine: [engine] command: nicce is not found")
+
+
+def test_a_wrapper_is_looked_for_where_the_engine_is_started(short_dir: Path) -> None:
+    text = f"{scripted()}\ncommand = ['./wrap', 'x']"
+    assert "./wrap does not exist" in str(about(look(short_dir, text), "small engine")[-1])
+    (short_dir / "wrap").write_text('#!/bin/sh\nexec "$@"\n')
+    (short_dir / "wrap").chmod(0o755)
+    assert levels(about(look(short_dir, text), "small engine")) == {"ok"}
+
+
+def test_the_path_of_the_egg_is_the_one_that_counts(short_dir: Path) -> None:
+    (short_dir / "wrap").write_text("#!/bin/sh\n")
+    (short_dir / "wrap").chmod(0o755)
+    text = scripted().replace("env = { ", f'env = {{ PATH = "{short_dir}", ')
+    found = about(look(short_dir, f"{text}\ncommand = ['wrap']"), "small engine")
+    assert levels(found) == {"ok"}
+    found = about(look(short_dir, f"{text}\ncommand = ['nice']"), "small engine")
+    assert "not found in the PATH that the engine gets" in str(found[-1])
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ("tool_call_parser = 'hermess'", 'model.tool_call_parser: "hermess"|hermes?'),
+        ("reasoning_parser = 'qwen'", 'model.reasoning_parser: "qwen"|qwen3?'),
+        ("quantization = 'AWK'", 'model.quantization: "AWK"|awq?'),
+        ("[kv]\ncache_dtype = 'fp9'", 'kv.cache_dtype: "fp9"|fp8?'),
+    ],
+)
+def test_a_name_that_the_installed_engine_does_not_have_comes_with_the_nearest(
+    short_dir: Path, keys: str, said: str
+) -> None:
+    (found,) = about(look(short_dir, f"{keys}\n{scripted()}"), "small egg")
+    begins, _, near = said.partition("|")
+    assert found.level == "error"
+    assert found.message.startswith(f"{begins} is not known to vLLM 0.32.0; did you mean {near}")
+
+
+def test_names_that_the_engine_has_are_not_told(short_dir: Path) -> None:
+    names = "tool_call_parser = 'hermes'\nreasoning_parser = 'qwen3'\nquantization = 'awq'"
+    found = look(short_dir, f"{names}\n[kv]\ncache_dtype = 'fp8_e5m2'\n{scripted()}")
+    assert about(found, "small egg") == []
+    assert levels(about(found, "small engine")) == {"ok"}
+
+
+def test_a_name_that_a_plugin_of_the_egg_brings_is_not_told(short_dir: Path) -> None:
+    text = f"tool_call_parser = 'own'\n{scripted('--tool-parser-plugin', 'own.py')}"
+    assert about(look(short_dir, text), "small egg") == []
+
+
+def test_a_help_that_can_not_be_had_is_told_once_and_says_what_was_not_checked(
+    short_dir: Path,
+) -> None:
+    names = "tool_call_parser = 'own'\nquantization = 'own'\n[kv]\ncache_dtype = 'own'\n"
+    found = look(short_dir, f"{names}{for_cpus(short_dir)}\nargs = ['--load-format', 'dummy']")
+    warnings = [finding for finding in about(found, "small engine") if finding.level == "warning"]
+    keys = "model.quantization, model.tool_call_parser, kv.cache_dtype, engine.args"
+    said = f"its help can't be read, so {keys} can't be checked"
+    assert [finding.message for finding in warnings] == [said]
+
+
+def test_a_value_that_a_flag_can_not_have_is_an_error(short_dir: Path) -> None:
+    wrong = ("--max-num-queued-reqs", "many", "--uvicorn-log-level", "warn", "--block-size")
+    found = about(look(short_dir, scripted(*wrong)), "small engine")
+    assert [str(finding).partition("engine.args: ")[2] for finding in found[1:]] == [
+        "--max-num-queued-reqs takes a whole number",
+        "--uvicorn-log-level is set to nothing it knows; did you mean warning?",
+        "--block-size has no value behind it",
+    ]
+    assert levels(found[1:]) == {"error"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -9,11 +10,14 @@ from pathlib import Path
 import pytest
 
 from hum_workers.vllm_worker.engine_help import (
+    MARK,
     cache_folder,
     cached_flags,
     known_help,
     parse_help,
+    read_answer,
 )
+from hum_workers.vllm_worker.flag_values import Flag
 from hum_workers.vllm_worker.probe import probe
 from tests.rig import SITE
 from tests.vllm_worker.hatchery import engine
@@ -70,3 +74,47 @@ def test_a_damaged_cache_is_no_cache(tmp_path: Path) -> None:
 def test_the_cache_lies_where_xdg_says() -> None:
     assert cache_folder({"XDG_CACHE_HOME": "/c", "HOME": "/h"}) == Path("/c/hum_workers")
     assert cache_folder({"HOME": "/h"}) == Path("/h/.cache/hum_workers")
+
+
+def answer(**row: object) -> str:
+    """Returns a help as the script prints it, with one flag beside it."""
+    flag = {"names": ["--x"], "nargs": None, "choices": [], "metavar": "", "takes": []} | row
+    said = {"flags": [flag], "methods": {"quantization": ["b", "a"]}}
+    return f"  --from-the-text\n{MARK}{json.dumps(said)}\n"
+
+
+@pytest.mark.parametrize(
+    ("row", "flag"),
+    [
+        ({}, Flag(("--x",), 1, 1)),
+        ({"nargs": 0, "names": ["--x", "--no-x"]}, Flag(("--x", "--no-x"), 0, 0)),
+        ({"nargs": "+"}, Flag(("--x",), 1, None)),
+        ({"nargs": "?"}, Flag(("--x",), 0, 1)),
+        ({"nargs": "*"}, Flag(("--x",), 0, None)),
+        ({"nargs": 2}, Flag(("--x",), 2, 2)),
+        ({"choices": ["1", "2"]}, Flag(("--x",), 1, 1, ("1", "2"))),
+        ({"metavar": "{a,b} or one of a plugin"}, Flag(("--x",), 1, 1, ("a", "b"), True)),
+        ({"metavar": "['a', 'b']"}, Flag(("--x",), 1, 1, ("a", "b"), True)),
+        ({"metavar": ["a", "b"]}, Flag(("--x",), 1, 1, ("a", "b"), True)),
+        ({"metavar": "SEED", "takes": ["12"]}, Flag(("--x",), 1, 1, takes=("12",))),
+    ],
+)
+def test_a_flag_is_read_as_its_parser_declares_it(row: dict[str, object], flag: Flag) -> None:
+    known = read_answer(answer(**row))
+    assert known.flags == (flag,)
+    assert known.methods == {"quantization": ("a", "b")}
+
+
+@pytest.mark.parametrize("said", ["", f"{MARK}[", f"{MARK}{{}}", f"{MARK}[1]", f"{MARK}null"])
+def test_where_the_parser_can_not_be_read_the_text_names_the_flags(said: str) -> None:
+    known = read_answer(f"  --from-the-text\n{said}\n")
+    assert known.flags == (Flag(("--from-the-text",)),)
+
+
+def test_the_scripted_engine_tells_of_its_values_as_the_real_one_does(tmp_path: Path) -> None:
+    known = known_help(probe(sys.executable, ENV), ENV, tmp_path)
+    assert known is not None
+    assert "fp8_e5m2" in known.choices("--kv-cache-dtype")
+    assert "hermes" in known.choices("--tool-call-parser")
+    assert "qwen3" in known.methods["reasoning_parser"]
+    assert "awq" in known.methods["quantization"]

@@ -28,7 +28,8 @@ from hum_workers.vllm_worker.probe import Engine
 HELP_TIMEOUT = 120.0
 LEAST_FLAGS = 20
 """Fewer are no vLLM's help."""
-_MARK = "hum_workers reads: "
+MARK = "hum_workers reads: "
+"""Opens the line that follows the help."""
 _SCRIPT = f"""
 import argparse, json
 flags, methods = [], {{}}
@@ -75,7 +76,7 @@ try:
 except Exception:
     pass
 print()
-print({_MARK!r} + json.dumps({{"flags": flags, "methods": methods}}, default=str))
+print({MARK!r} + json.dumps({{"flags": flags, "methods": methods}}, default=str))
 """
 
 _LINE = re.compile(r"^ {1,6}(-{1,2}[A-Za-z].*)$", re.MULTILINE)
@@ -125,11 +126,11 @@ def known_help(
 def read_answer(text: str) -> Help:
     """Returns what the script printed behind the help; what the help alone tells without that."""
     plain = Help(tuple(Flag((name,)) for name in sorted(parse_help(text))))
-    last = next((line for line in reversed(text.splitlines()) if line.startswith(_MARK)), None)
+    last = next((line for line in reversed(text.splitlines()) if line.startswith(MARK)), None)
     if last is None:
         return plain
     try:
-        answer = msgspec.json.decode(last.removeprefix(_MARK))
+        answer = msgspec.json.decode(last.removeprefix(MARK))
         flags = tuple(_flag(row) for row in answer["flags"])
         methods = {key: tuple(sorted(map(str, names))) for key, names in answer["methods"].items()}
         return Help(flags, methods)
