@@ -1,4 +1,4 @@
-"""The desk of a slice: a lease's end replaces the process, and what it says is true at each step."""
+"""The desk of a slice: a lease ends with its process, and what it says is true at each step."""
 
 from __future__ import annotations
 
