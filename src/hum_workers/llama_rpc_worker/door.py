@@ -120,12 +120,13 @@ class Door:
         """Ends all connections and gives the port back."""
         if self._acceptor is not None:
             self._acceptor.close()
-            await self._acceptor.wait_closed()
         visitors = list(self._visitors)
         for visitor in visitors:
             visitor.leave()
         for visitor in visitors:
             await visitor.gone.wait()
+        if self._acceptor is not None:
+            await self._acceptor.wait_closed()
 
     def end_streams(self) -> None:
         """Cuts every stream to rpc-server: the lease that allowed them is over."""
@@ -279,6 +280,8 @@ class _Visitor(asyncssh.SSHServer):
 class _Far(End, asyncssh.SSHTCPSession[bytes]):
     """The channel's end of a stream; `near` is the socket's."""
 
+    takes_turns = False
+
     def __init__(self, near: End) -> None:
         super().__init__()
         self._near = near
@@ -329,8 +332,9 @@ class _Questions(asyncssh.SSHServerSession[bytes]):
             self._end()
 
     def _end(self) -> None:
-        if self._channel is not None:
-            self._channel.abort()
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.abort()
 
 
 def _prohibited(reason: str) -> asyncssh.ChannelOpenError:

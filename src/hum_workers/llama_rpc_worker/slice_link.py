@@ -49,11 +49,16 @@ class SliceLink:
         trust: Trust,
         *,
         on_lost: Callable[[str], None] = lambda reason: None,
+        on_cut: Callable[[str], None] = lambda reason: None,
         life: str = LIFE,
         lease_time: float = LEASE_TIME,
         renew_every: float = RENEW_EVERY,
     ) -> None:
-        """`hid` is whose door it must be; None: any that `trust` knows. `life` names this run."""
+        """`hid` is whose door it must be; None: any that `trust` knows. `life` names this run.
+
+        `on_cut` is called when a byte stream ends that this side had not ended, while the slice is
+        leased: llama-server, which notices only with its next token, can't go on with it.
+        """
         self.endpoint = f"{endpoint[0]}:{endpoint[1]}"
         self.facts: SliceFacts | None = None
         """As the slice last said."""
@@ -64,6 +69,7 @@ class SliceLink:
         self._hid = hid
         self._trust = trust
         self._on_lost = on_lost
+        self._on_cut = on_cut
         self._life = life
         self._lease_time = lease_time
         self._renew_every = renew_every
@@ -172,10 +178,16 @@ class SliceLink:
             end.abort()
         else:
             self._ends.add(end)
-            end.over.add_done_callback(lambda _: self._ends.discard(end))
+            end.over.add_done_callback(partial(self._over, end))
             task = asyncio.create_task(self._stream(self._visit, self._token, end))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
+
+    def _over(self, end: _Near, _: asyncio.Future[None]) -> None:
+        self._ends.discard(end)
+        if end.cut and self._token is not None:
+            why = "its connection broke" if self._visit is None else "rpc-server closed its stream"
+            self._on_cut(why)
 
     async def _stream(self, visit: Visit, token: str, end: _Near) -> None:
         try:
@@ -260,6 +272,18 @@ class _Near(End):
     def __init__(self, link: SliceLink) -> None:
         super().__init__()
         self._link = link
+        self.cut = False
+        """It was ended from the far side."""
+
+    def close(self) -> None:
+        """See `End.close`."""
+        self.cut = self.cut or not self._eof
+        super().close()
+
+    def abort(self) -> None:
+        """See `End.abort`."""
+        self.cut = self.cut or not self._eof
+        super().abort()
 
     def connection_made(self, transport: Any) -> None:
         """A process has connected."""

@@ -16,11 +16,14 @@ import asyncssh
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from hum_workers.llama_rpc_worker.gate import Gates
+
 ALGORITHM = "ssh-ed25519"
 _ED25519_BYTES = 32
 DEAD_PEER_TIME = 10.0
 """Seconds of silence, keepalives unanswered, after which a connection is lost."""
 _KEEPALIVES = 2
+CIPHER = "aes128-gcm@openssh.com"
 PACKET_BYTES = 32 * 1024
 WINDOW_BYTES = 1024 * 1024
 """Of one byte stream, unread by the other side; also the most that lies in our memory for it."""
@@ -33,10 +36,11 @@ def narrowed() -> dict[str, Any]:
     """Returns the options that both sides have in common."""
     return {
         "config": None,
+        "tunnel": Gates(),
         "x509_trusted_certs": None,
         "gss_host": None,
         "kex_algs": ["curve25519-sha256"],
-        "encryption_algs": ["aes128-gcm@openssh.com"],
+        "encryption_algs": [CIPHER],
         "mac_algs": ["hmac-sha2-256-etm@openssh.com"],
         "compression_algs": None,
         "signature_algs": [ALGORITHM],

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol, cast
 
+from hum_workers.llama_rpc_worker.gate import BULK
+
 
 class Side(Protocol):
     """What an end writes to: a socket's transport, or a channel, which looks the same."""
@@ -39,6 +41,9 @@ class Side(Protocol):
 class End(asyncio.Protocol):
     """One end; what comes in here goes out of the other. Ends live as long as both sides do."""
 
+    takes_turns = True
+    """After a large read others have their turn, as after one at a `Gate`; a channel has one."""
+
     def __init__(self) -> None:
         self.other: End | None = None
         self.received = 0
@@ -48,6 +53,8 @@ class End(asyncio.Protocol):
         self._side: Side | None = None
         self._early: list[bytes] = []
         self._eof = False
+        self._full = False
+        self._resting = False
 
     def join(self, other: End) -> None:
         """Makes two ends one stream; what came early goes on its way."""
@@ -67,6 +74,8 @@ class End(asyncio.Protocol):
         self.received += len(data)
         if self.other is not None:
             self.other._write(data)
+            if self.takes_turns and len(data) >= BULK:
+                self._rest()
             return
         self._early.append(data)
         if self._side is not None:
@@ -82,13 +91,15 @@ class End(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """This side takes no more now: the other end stops reading."""
-        if self.other is not None and self.other._side is not None:
-            self.other._side.pause_reading()
+        if self.other is not None:
+            self.other._full = True
+            self.other._read_or_not()
 
     def resume_writing(self) -> None:
         """This side takes more."""
-        if self.other is not None and self.other._side is not None:
-            self.other._side.resume_reading()
+        if self.other is not None:
+            self.other._full = False
+            self.other._read_or_not()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """This side is closed; the other one follows."""
@@ -122,7 +133,24 @@ class End(asyncio.Protocol):
         self._early.clear()
         if self._eof:
             self.other._write_eof()
-        self._side.resume_reading()
+        self._read_or_not()
+
+    def _rest(self) -> None:
+        self._resting = True
+        self._read_or_not()
+        asyncio.get_running_loop().call_soon(self._rested)
+
+    def _rested(self) -> None:
+        self._resting = False
+        self._read_or_not()
+
+    def _read_or_not(self) -> None:
+        if self._side is None:
+            return
+        if self._full or self._resting:
+            self._side.pause_reading()
+        elif not self._side.is_closing():
+            self._side.resume_reading()
 
     def _write(self, data: bytes) -> None:
         if self._side is not None and not self._side.is_closing():

@@ -312,6 +312,8 @@ class _Session(asyncssh.SSHClientSession[bytes]):
 class _Far(End, asyncssh.SSHTCPSession[bytes]):
     """The channel's end of a stream."""
 
+    takes_turns = False
+
 
 def _drop(opening: asyncio.Task[Any]) -> None:
     """Closes a stream that came when nobody waited for it any more."""

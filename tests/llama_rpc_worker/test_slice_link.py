@@ -1,0 +1,331 @@
+"""A coordinator's link to a slice: its lease through good and bad days, and what is said."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from hum_workers.errors import SliceError, SliceProblem
+from hum_workers.llama_rpc_worker.facts import SliceState
+from hum_workers.llama_rpc_worker.slice_link import SliceLink
+from hum_workers.llama_rpc_worker.trust import Trust
+from hum_workers.thrum.identity import hid_of
+from tests.llama_rpc_worker.doors import (
+    ANN,
+    BEN,
+    NOWHERE,
+    SLICE,
+    WAIT,
+    Desk,
+    Peer,
+    Wire,
+    a_link,
+    ended,
+    linked,
+    opened,
+    unused_port,
+)
+
+
+class Losses:
+    """Remembers what `on_lost` was told."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+        self._any = asyncio.Event()
+
+    def __call__(self, reason: str) -> None:
+        self.reasons.append(reason)
+        self._any.set()
+
+    async def one(self) -> str:
+        """Returns the reason of the loss, when there is one."""
+        await asyncio.wait_for(self._any.wait(), WAIT)
+        return self.reasons[0]
+
+
+async def test_a_slice_says_what_it_is_and_how_far() -> None:
+    desk = Desk()
+    async with opened(desk) as door, linked(door.port) as link:
+        assert await link.describe() == desk.facts() == link.facts
+        assert link.hid == hid_of(SLICE)
+        assert 0 < link.round_trip < WAIT
+
+
+async def test_a_lease_is_kept_while_it_is_held_and_given_back() -> None:
+    desk, losses = Desk(), Losses()
+    async with opened(desk) as door:
+        async with linked(door.port, renew_every=0.01, on_lost=losses) as link:
+            await link.lease((0, 4), "f00d")
+            assert link.leased
+            await desk.next_renewal()
+            await desk.next_renewal()
+            await link.release()
+            assert not link.leased
+            assert desk.book.state is SliceState.RECYCLING
+        assert losses.reasons == []
+
+
+async def test_a_link_that_is_closed_gives_its_lease_back() -> None:
+    desk = Desk()
+    async with opened(desk) as door:
+        async with linked(door.port) as link:
+            await link.lease((0, 4), "f00d")
+        assert desk.book.state is SliceState.RECYCLING
+
+
+async def test_a_slice_that_another_holds_is_refused_in_its_bees_words() -> None:
+    async with opened(Desk(), ANN, BEN) as door:
+        async with linked(door.port, ANN) as first, linked(door.port, BEN) as second:
+            await first.lease((0, 4), "f00d")
+            with pytest.raises(SliceError, match=f"can't be leased now: {hid_of(ANN)} holds it"):
+                await second.lease((0, 4), "f00d")
+            assert not second.leased
+
+
+async def test_a_bee_that_was_started_anew_needs_not_wait_for_its_old_lease() -> None:
+    desk = Desk()
+    async with opened(desk) as door, linked(door.port, life="one") as old:
+        await old.lease((0, 4), "f00d")
+        async with linked(door.port, life="two") as new:
+            with pytest.raises(SliceError, match="its holder has been started anew"):
+                await new.lease((0, 4), "f00d")
+            desk.book.recycled()
+            await new.lease((0, 4), "f00d")
+
+
+async def test_after_a_short_loss_the_lease_goes_on_with_the_same_token() -> None:
+    desk, losses = Desk(), Losses()
+    async with opened(desk) as door, Wire(door.port) as wire:
+        async with linked(wire.port, renew_every=0.01, on_lost=losses) as link:
+            await link.lease((0, 4), "f00d")
+            lease = desk.book.lease
+            await desk.next_renewal()
+            wire.cut()
+            wire.plugged = True
+            await desk.next_renewal()
+            await desk.next_renewal()
+            assert desk.book.lease is lease
+            assert await link.describe()
+        assert losses.reasons == []
+
+
+async def test_a_loss_that_lasts_longer_than_the_lease_is_said_once() -> None:
+    losses = Losses()
+    async with opened(Desk()) as door, Wire(door.port) as wire:
+        async with linked(wire.port, renew_every=0.01, lease_time=0.3, on_lost=losses) as link:
+            await link.lease((0, 4), "f00d")
+            wire.cut()
+            assert "no slice's door" in await losses.one()
+            assert not link.leased
+        assert len(losses.reasons) == 1
+
+
+async def test_a_lease_that_ran_out_meanwhile_is_said() -> None:
+    desk, losses = Desk(), Losses()
+    async with opened(desk) as door:
+        async with linked(door.port, renew_every=0.01, on_lost=losses) as link:
+            await link.lease((0, 4), "f00d")
+            desk.moved = 60
+            assert "it was not renewed for 20 s" in await losses.one()
+
+
+async def test_a_slice_that_fails_is_said_in_its_bees_words() -> None:
+    desk, losses = Desk(), Losses()
+    async with opened(desk) as door:
+        async with linked(door.port, renew_every=0.01, on_lost=losses) as link:
+            await link.lease((0, 4), "f00d")
+            desk.book.failed("rpc-server ended with -6")
+            assert "it has failed: rpc-server ended with -6" in await losses.one()
+
+
+async def test_processes_reach_rpc_server_by_a_port_of_this_host() -> None:
+    async with Peer() as rpc, opened(Desk(rpc.address)) as door, linked(door.port) as link:
+        await link.lease((0, 4), "f00d")
+        port = await link.forward()
+        assert await link.forward() == port
+        for number in range(12):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"hello%d" % number)
+            writer.write_eof()
+            far_reader, far_writer = await rpc.accept()
+            assert await ended(far_reader) == b"hello%d" % number
+            far_writer.write(b"welcome")
+            far_writer.close()
+            assert await ended(reader) == b"welcome"
+            writer.close()
+
+
+async def test_bulk_goes_through_whole_in_both_directions() -> None:
+    blob = os.urandom(1 << 20) * 12
+    async with Peer() as rpc, opened(Desk(rpc.address)) as door, linked(door.port) as link:
+        await link.lease((0, 4), "f00d")
+        reader, writer = await asyncio.open_connection("127.0.0.1", await link.forward())
+        far_reader, far_writer = await rpc.accept()
+        writer.write(blob)
+        far_writer.write(blob)
+        there, back = await asyncio.gather(
+            far_reader.readexactly(len(blob)), reader.readexactly(len(blob))
+        )
+        assert there == back == blob
+        assert link.traffic == (len(blob), len(blob))
+        writer.close()
+
+
+async def test_without_a_lease_the_port_leads_nowhere() -> None:
+    async with Peer() as rpc, opened(Desk(rpc.address)) as door, linked(door.port) as link:
+        reader, writer = await asyncio.open_connection("127.0.0.1", await link.forward())
+        assert await ended(reader) == b""
+        writer.close()
+        assert rpc.came.empty()
+
+
+async def test_a_port_whose_door_refuses_breaks_the_connection() -> None:
+    async with opened(Desk()) as door, linked(door.port) as link:
+        await link.lease((0, 4), "f00d")
+        reader, writer = await asyncio.open_connection("127.0.0.1", await link.forward())
+        assert await ended(reader) == b""
+        writer.close()
+
+
+async def test_another_users_process_gets_nothing_from_the_port() -> None:
+    async with Peer() as rpc, opened(Desk(rpc.address)) as door, linked(door.port) as link:
+        await link.lease((0, 4), "f00d")
+        port = await link.forward()
+        with patch("os.geteuid", return_value=os.geteuid() + 1):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            assert await ended(reader) == b""
+        writer.close()
+        assert rpc.came.empty()
+
+
+async def test_a_release_cuts_the_streams() -> None:
+    async with Peer() as rpc, opened(Desk(rpc.address)) as door, linked(door.port) as link:
+        await link.lease((0, 4), "f00d")
+        reader, writer = await asyncio.open_connection("127.0.0.1", await link.forward())
+        far_reader, _ = await rpc.accept()
+        await link.release()
+        assert await ended(reader) == b""
+        assert await ended(far_reader) == b""
+        writer.close()
+
+
+async def test_a_network_loss_breaks_the_streams_on_both_sides() -> None:
+    async with Peer() as rpc, opened(Desk(rpc.address)) as door, Wire(door.port) as wire:
+        async with linked(wire.port) as link:
+            await link.lease((0, 4), "f00d")
+            reader, writer = await asyncio.open_connection("127.0.0.1", await link.forward())
+            far_reader, _ = await rpc.accept()
+            wire.cut()
+            assert await ended(reader) == b""
+            assert await ended(far_reader) == b""
+            writer.close()
+
+
+async def problem_of(link: SliceLink) -> tuple[SliceProblem, str]:
+    """What is wrong when this link goes to its door."""
+    with pytest.raises(SliceError) as caught:
+        await asyncio.wait_for(link.connect(), WAIT)
+    await link.close()
+    message = str(caught.value)
+    assert message.count("\n") == 0
+    assert link.endpoint in message
+    return caught.value.problem, message
+
+
+async def test_where_nobody_listens_is_unreachable() -> None:
+    problem, message = await problem_of(a_link(unused_port()))
+    assert problem is SliceProblem.UNREACHABLE
+    assert "start the slice's bee or mend the endpoint" in message
+
+
+@pytest.mark.parametrize("words", [b"", b"\n" * 100_000, b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+async def test_what_hangs_up_or_talks_otherwise_is_no_door(words: bytes) -> None:
+    async with Peer() as other:
+        going = asyncio.create_task(problem_of(a_link(other.address[1])))
+        _, writer = await other.accept()
+        writer.write(words)
+        writer.close()
+        problem, message = await going
+    assert problem is SliceProblem.NOT_A_DOOR
+    assert "is no slice's door" in message
+
+
+async def test_what_says_nothing_is_told_apart_when_its_time_is_over() -> None:
+    async with Peer() as silent:
+        with patch("hum_workers.llama_rpc_worker.visit.GREETING_TIME", 0.2):
+            problem, message = await problem_of(a_link(silent.address[1]))
+    assert problem is SliceProblem.NOT_A_DOOR
+    assert "is no slice's door" in message
+
+
+@pytest.mark.parametrize(
+    ("greeting", "said"),
+    [
+        (b"SSH-2.0-OpenSSH_9.9\r\n", "is no slice's door but OpenSSH_9.9"),
+        (b"SSH-2.0-hum_slice_2\r\n", "another version, hum_slice_2, and this bee speaks"),
+    ],
+)
+async def test_another_ssh_is_named(greeting: bytes, said: str) -> None:
+    async with Peer() as other:
+        going = asyncio.create_task(problem_of(a_link(other.address[1])))
+        reader, writer = await other.accept()
+        writer.write(greeting)
+        await reader.readuntil(b"\n")
+        writer.close()
+        problem, message = await going
+    assert problem is SliceProblem.NOT_A_DOOR
+    assert said in message
+
+
+async def test_a_door_of_another_bee_is_not_believed() -> None:
+    async with opened(Desk()) as door:
+        problem, message = await problem_of(a_link(door.port, hid=hid_of(BEN)))
+    assert problem is SliceProblem.UNKNOWN_KEY
+    assert f"is that of {hid_of(SLICE)}, and the egg says {hid_of(BEN)}" in message
+
+
+async def test_a_door_that_nobody_named_is_believed_if_its_key_lies_here(tmp_path: Path) -> None:
+    async with opened(Desk()) as door:
+        link = SliceLink(ANN, ("127.0.0.1", door.port), None, Trust([], tmp_path))
+        problem, message = await problem_of(link)
+        assert problem is SliceProblem.UNKNOWN_KEY
+        assert f'say hid = "{hid_of(SLICE)}" in its [[slices]]' in message
+        (tmp_path / "hum" / "bees").mkdir(parents=True)
+        (tmp_path / "hum" / "bees" / "slice.key").write_bytes(SLICE)
+        await link.connect()
+        assert link.hid == hid_of(SLICE)
+        await link.close()
+
+
+async def test_a_lost_connection_can_be_made_anew_without_a_lease() -> None:
+    async with opened(Desk()) as door, Wire(door.port) as wire, linked(wire.port) as link:
+        wire.cut()
+        with pytest.raises(SliceError) as caught:
+            await link.describe()
+        assert caught.value.problem is SliceProblem.LOST
+        wire.plugged = True
+        await link.connect()
+        assert await link.describe()
+
+
+async def test_a_door_that_falls_silent_is_lost() -> None:
+    async with opened(Desk()) as door, Wire(door.port) as wire, linked(wire.port) as link:
+        wire.hold()
+        with (
+            patch("hum_workers.llama_rpc_worker.visit.ANSWER_TIME", 0.2),
+            pytest.raises(SliceError, match="did not answer for 0.2 s") as caught,
+        ):
+            await link.describe()
+        assert caught.value.problem is SliceProblem.LOST
+
+
+async def test_a_link_needs_no_state_folder_where_hids_are_named() -> None:
+    async with opened(Desk()) as door:
+        link = SliceLink(ANN, ("127.0.0.1", door.port), hid_of(SLICE), Trust([], NOWHERE))
+        await link.connect()
+        await link.close()
