@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hum_workers.process import cgroup, confine
+from hum_workers.process import cgroup, confine, proc
 from hum_workers.process.cgroup import CellGroup, Mount
 
 HYBRID = """\
@@ -56,21 +56,45 @@ def test_our_folder_is_found_below_the_part_that_the_mount_shows(tmp_path: Path)
     assert cgroup.place(mount, "/docker/abc/missing") == tmp_path
 
 
-def test_only_old_empty_folders_of_runs_that_ended_are_swept(tmp_path: Path) -> None:
+def space() -> str:
+    return os.readlink("/proc/self/ns/pid").strip("pid:[]")
+
+
+def test_empty_folders_whose_owner_is_dead_are_swept_at_once(tmp_path: Path) -> None:
     dead = subprocess.Popen(["true"])
     dead.wait()
-    ours = tmp_path / cgroup.folder_name("me")
-    left = tmp_path / f"{cgroup.PREFIX}x-{dead.pid}-1"
-    reused = tmp_path / f"{cgroup.PREFIX}x-{os.getpid()}-1"
-    full = tmp_path / f"{cgroup.PREFIX}full-{dead.pid}-1"
+    living = tmp_path / cgroup.folder_name("me")
+    assert living.name.split("-")[3] == space()
+    left = tmp_path / f"{cgroup.PREFIX}x-{space()}-{dead.pid}-1"
+    reused = tmp_path / f"{cgroup.PREFIX}x-{space()}-{os.getpid()}-1"
+    full = tmp_path / f"{cgroup.PREFIX}full-{space()}-{dead.pid}-1"
     others = [tmp_path / "system.slice", tmp_path / f"{cgroup.PREFIX}odd"]
-    for folder in (ours, left, reused, full, *others):
+    for folder in (living, left, reused, full, *others):
         folder.mkdir()
     (full / "process").touch()
+    assert sorted(cgroup.sweep(tmp_path)) == sorted([left, reused])
+    assert all(folder.exists() for folder in (living, full, *others))
+
+
+def test_an_owner_that_nobody_has_reaped_yet_is_dead(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as zombie:
+        os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+        stat = proc.read_stat(zombie.pid)
+        assert stat is not None
+        left = tmp_path / f"{cgroup.PREFIX}x-{space()}-{zombie.pid}-{stat.start}"
+        left.mkdir()
+        assert cgroup.sweep(tmp_path) == [left]
+
+
+def test_a_folder_of_another_pid_namespace_goes_by_its_age(tmp_path: Path) -> None:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    foreign = tmp_path / f"{cgroup.PREFIX}x-1234-{dead.pid}-1"
+    older = tmp_path / f"{cgroup.PREFIX}x-{dead.pid}-1"
+    for folder in (foreign, older):
+        folder.mkdir()
     assert cgroup.sweep(tmp_path) == []
-    assert sorted(cgroup.sweep(tmp_path, age=-1.0)) == sorted([left, reused])
-    assert ours.exists()
-    assert all(folder.exists() for folder in others)
+    assert sorted(cgroup.sweep(tmp_path, age=-1.0)) == sorted([foreign, older])
 
 
 def test_the_kernels_victims_are_read_from_either_version(tmp_path: Path) -> None:

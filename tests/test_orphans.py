@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from hum_workers import lifecycle
-from hum_workers.process.cgroup import PREFIX, folders, sweep_after
+from hum_workers.process.cgroup import PREFIX, folders, sweep_here
 from tests.liveness import WAIT, Liveness, process_end
 from tests.trees import FAKES, WAYS, WILD, confinement, wild
 
@@ -88,10 +88,10 @@ async def kill_the_tender(interpreter: list[str], how: str, cgroup: str, alive: 
         assert told["engine"] in [life.pid for life in lives]
         tender.kill()
         await alive.all_dead(5)
-        for pid in told["frame"]:
+        for pid in (*told["frame"], tender.pid):
             with contextlib.suppress(ProcessLookupError):
                 await process_end(pid)
-        sweep_after(tender.pid)
+        sweep_here()
         assert not cgroups_of(tender.pid)
         return str(told["how"])
 

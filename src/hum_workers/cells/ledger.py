@@ -90,18 +90,20 @@ def path(state: Path, hive: str, tag: str) -> Path:
 async def end_leftovers(file: Path, cells: Path, tag: str, timeout: float = GONE) -> list[Stat]:
     """Ends what an earlier bee with this identity left: its processes, then its cells' folders.
 
+    Empty cgroups go whoever left them, if their owner is dead.
+
     Returns who is still alive after `timeout` seconds: the kernel holds it.
     """
     page = _read(file)
     found = _living(page)
     left = await _end(found, timeout)
     for cell_id, members in page.items():
-        for pid, _ in members:
-            cgroup.sweep_after(pid)
         alive = [str(stat) for stat in left if stat.identity in members]
         if alive:
             reason = "SIGKILL does not end it: look for a driver or a disk that hangs, or reboot"
             log.error("worker.leftover.stays", cell=cell_id, members=alive, reason=reason)
+    for group in cgroup.sweep_here():
+        log.info("worker.leftover.cgroup", folder=str(group))
     await asyncio.to_thread(_sweep, file, cells, tag)
     return left
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from hum_workers.process import proc
 
 PREFIX = "hum-cell-"
-SWEEP_AGE = 60.0  # seconds; a younger empty folder may be about to be entered
+FOREIGN_AGE = 60.0
+"""Seconds after which an empty folder is left over whose owner can't be seen from here."""
 
 
 @dataclass(frozen=True)
@@ -81,31 +82,40 @@ def folder_name(cell: str) -> str:
     """Returns a name that tells whose it is: a later run can see whether it is left over."""
     me = proc.read_stat(os.getpid())
     plain = re.sub(r"[^A-Za-z0-9_]", "_", cell)[:64]
-    return f"{PREFIX}{plain}-{os.getpid()}-{me.start if me else 0}"
+    return f"{PREFIX}{plain}-{_space()}-{os.getpid()}-{me.start if me else 0}"
 
 
-def sweep(parent: Path, age: float = SWEEP_AGE) -> list[Path]:
-    """Removes empty folders of runs that have ended and returns them."""
-    swept = []
+def _space() -> str:
+    """Returns the number of our PID namespace: in another one a pid means somebody else."""
+    try:
+        return "".join(filter(str.isdigit, os.readlink("/proc/self/ns/pid")))
+    except OSError:
+        return "unknown"
+
+
+def sweep(parent: Path, age: float = FOREIGN_AGE) -> list[Path]:
+    """Removes the empty folders of dead owners and returns them.
+
+    Whether an owner lives is told by pid and start time. One of another PID namespace is not seen
+    from here, and may be about to enter its folder: that one goes by its age.
+    """
+    swept, space = [], _space()
     for folder in parent.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError, ValueError):
-            *_, pid, start = folder.name.rsplit("-", 2)
+            *_, where, pid, start = folder.name.rsplit("-", 3)
             owner = proc.read_stat(int(pid))
-            if owner is not None and owner.start == int(start):
+            if owner is not None and owner.alive and owner.start == int(start):
                 continue
-            if time.time() - folder.stat().st_mtime >= age:
+            if where == space != "unknown" or time.time() - folder.stat().st_mtime >= age:
                 folder.rmdir()  # refused by the kernel while a process is in it
                 swept.append(folder)
     return swept
 
 
-def sweep_after(pid: int) -> None:
-    """Removes the empty folders of one process of ours that is known to be dead."""
-    for own in folders():
-        for parent in (own, own.parent) if own is not None else ():
-            for folder in parent.glob(f"{PREFIX}*-{pid}-*"):
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
+def sweep_here() -> list[Path]:
+    """Sweeps wherever a process in our place may have made folders."""
+    parents = {parent for own in folders() if own is not None for parent in (own, own.parent)}
+    return [folder for parent in sorted(parents) for folder in sweep(parent)]
 
 
 def write(path: Path, value: str) -> None:

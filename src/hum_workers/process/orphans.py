@@ -48,8 +48,8 @@ def reap(found: list[Stat]) -> None:
 async def end_orphans(session: int, timeout: float = 5.0) -> list[Stat]:
     """Kills what a dead child left behind, as orphans of ours or in the session it led.
 
-    `session` is the pid it had; its cgroups are removed as well. Returns who is still alive after
-    `timeout` seconds: the kernel holds it.
+    `session` is the pid it had; cgroups of the dead are removed as well. Returns who is still
+    alive after `timeout` seconds: the kernel holds it.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
@@ -62,7 +62,7 @@ async def end_orphans(session: int, timeout: float = 5.0) -> list[Stat]:
             found += [s for s in table.values() if s.session == session and s.pid not in known]
         left = [stat for stat in found if stat.alive]
         if not left or loop.time() >= deadline:
-            cgroup.sweep_after(session)
+            cgroup.sweep_here()
             return left
         for stat in left:
             proc.send(stat, signal.SIGKILL)
