@@ -11,8 +11,14 @@ import pytest
 from hum_workers.egg import load_eggs
 from hum_workers.egg.tables import Egg
 from hum_workers.egg.units import ranges
+from hum_workers.process import memory_limits
 from hum_workers.program.findings import Finding
-from hum_workers.program.host_check import cells_at_once, check_host, patience
+from hum_workers.program.host_check import (
+    available_memory,
+    cells_at_once,
+    check_host,
+    patience,
+)
 
 
 def look(folder: Path, *texts: str, **env: str) -> list[Finding]:
@@ -103,3 +109,57 @@ def test_what_takes_long_is_said_and_what_does_not_is_not(
         while not said and time.monotonic() < until:
             said = capsys.readouterr().err
     assert said == "waiting for it\n"
+
+
+def group(folder: Path, **files: str) -> Path:
+    folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder / name.replace("_", ".", 1)).write_text(f"{text}\n")
+    return folder
+
+
+def test_memory_is_read_of_the_kernels_file(tmp_path: Path) -> None:
+    file = tmp_path / "meminfo"
+    file.write_text("MemTotal:  2 kB\nMemAvailable:  1 kB\n")
+    assert available_memory(file, []) == (1024, 2048)
+    assert available_memory(tmp_path / "none", []) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("files", "left"),
+    [
+        ({"memory_max": "1000", "memory_current": "600", "memory_stat": "inactive_file 100"}, 500),
+        ({"memory_max": "1000", "memory_current": "600"}, 400),
+        (
+            {
+                "memory_limit_in_bytes": "1000",
+                "memory_usage_in_bytes": "900",
+                "memory_stat": "inactive_file 7\ntotal_inactive_file 50",
+            },
+            150,
+        ),
+    ],
+)
+def test_a_container_has_what_its_limit_leaves(
+    tmp_path: Path, files: dict[str, str], left: int
+) -> None:
+    file = tmp_path / "meminfo"
+    file.write_text("MemTotal:  8 kB\nMemAvailable:  4 kB\n")
+    assert available_memory(file, [group(tmp_path / "group", **files)]) == (left, 1000)
+
+
+def test_a_group_without_a_limit_leaves_all(tmp_path: Path) -> None:
+    file = tmp_path / "meminfo"
+    file.write_text("MemTotal:  8 kB\nMemAvailable:  4 kB\n")
+    groups = [
+        group(tmp_path / "a", memory_max="max", memory_current="9"),
+        group(tmp_path / "b", memory_limit_in_bytes=str(2**63 - 4096), memory_usage_in_bytes="9"),
+        group(tmp_path / "c"),
+    ]
+    assert available_memory(file, groups) == (4096, 8192)
+
+
+def test_the_groups_of_this_process_are_found() -> None:
+    assert all((folder / "cgroup.procs").exists() for folder in memory_limits.groups())
+    free, total = available_memory()
+    assert 0 < free <= total

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hum_workers.program.findings import Finding
-from hum_workers.program.host_check import available_memory, probe_socket
+from hum_workers.program.host_check import probe_socket
 from hum_workers.thrum.identity import Identity
 from hum_workers.vllm_worker.check import check
 from tests.rig import SITE
@@ -130,17 +130,6 @@ def test_a_socket_is_absent_deserted_or_alive(short_dir: Path) -> None:
     path.unlink()
     path.mkdir()
     assert probe_socket(path).level in ("error", "warning")
-
-
-def test_memory_is_read_of_the_kernels_file(tmp_path: Path) -> None:
-    file = tmp_path / "meminfo"
-    file.write_text("MemTotal:  2 kB\nMemAvailable:  1 kB\n")
-    assert available_memory(file) == (1024, 2048)
-    assert available_memory(tmp_path / "none") == (0, 0)
-
-
-def test_a_finding_is_one_line() -> None:
-    assert str(Finding("ok", "socket", "alive")) == "ok       socket: alive"
 
 
 def levels(findings: list[Finding]) -> set[str]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from hum_workers import devices
 from hum_workers.egg.units import ranges
+from hum_workers.process import memory_limits
 from hum_workers.program import address_check, places
 from hum_workers.program.findings import Finding, safely
 
@@ -185,8 +186,14 @@ def _confinement(egg: Egg) -> Iterator[Finding]:
     yield Finding("ok", f"{egg.name} confinement", chosen.describe())
 
 
-def available_memory(meminfo: Path = Path("/proc/meminfo")) -> tuple[int, int]:
-    """Returns bytes of memory that are free to use, and in all; (0, 0) when unknown."""
+def available_memory(
+    meminfo: Path = Path("/proc/meminfo"), groups: Sequence[Path] | None = None
+) -> tuple[int, int]:
+    """Returns bytes of memory that are free to use, and in all; (0, 0) when unknown.
+
+    In a container they are those that its limit leaves. `groups` are the folders of our control
+    groups, from the innermost on; None looks them up.
+    """
     amounts: dict[str, int] = {}
     try:
         for line in meminfo.read_text().splitlines():
@@ -194,4 +201,9 @@ def available_memory(meminfo: Path = Path("/proc/meminfo")) -> tuple[int, int]:
             amounts[name] = int(rest.split()[0]) * 1024
     except (OSError, ValueError, IndexError):
         pass
-    return amounts.get("MemAvailable", 0), amounts.get("MemTotal", 0)
+    free, total = amounts.get("MemAvailable", 0), amounts.get("MemTotal", 0)
+    for folder in memory_limits.groups() if groups is None else groups:
+        if limit := memory_limits.limit(folder):
+            most, used = limit
+            free, total = min(free, max(0, most - used)), min(total, most)
+    return free, total
