@@ -43,6 +43,11 @@ class CellSpec:
     waiting_gauge: str = ""
     progress_counters: list[str] = field(default_factory=list)
     """Counters of the engine's metrics of which one moves while it works, prefill included."""
+    request_fields: dict[str, Any] = field(default_factory=dict)
+    """Fields that each chat request gets besides those of the prompt."""
+    renamed_fields: dict[str, str] = field(default_factory=dict)
+    """Fields of a chat request that the engine calls otherwise: ours to its own. Without a name of
+    its own it has nothing like it, and the field is left out."""
     needed: list[str] = field(default_factory=list)
     """Words in the titles of processes below the engine's main one without which it can't work."""
     canaries: list[dict[str, Any]] = field(default_factory=list)
@@ -57,7 +62,8 @@ class CellSpec:
     """`[text, stage]`: a line of output that holds the text means that the start got there."""
 
     notices: list[list[str]] = field(default_factory=list)
-    """`[text, notice]`: a line of output that holds the text is told to the bee, always."""
+    """`[text, notice]`: a line of output that holds the text is told to the bee, always; an empty
+    notice stands for the line itself."""
 
     devices: list[str] = field(default_factory=list)
     """UUIDs of the GPUs that the engine has; their memory must be back when it is dead."""

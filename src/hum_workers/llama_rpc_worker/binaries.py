@@ -67,6 +67,16 @@ class Binaries:
             )
         return self.slice
 
+    def needs_rpc(self) -> None:
+        """Raises:
+        EngineError: this llama-server can't use slices.
+        """
+        if not self.rpc:
+            raise EngineError(
+                f"[engine] bin: {self.server} was built without RPC and can use no slices; build "
+                "it with -DGGML_RPC=ON, or run `make llama`"
+            )
+
 
 def find(folder: Path | None, env: Mapping[str, str]) -> Binaries:
     """Returns the llama.cpp of an egg, asked what it is.

@@ -273,7 +273,7 @@ class Tender:
     def _line(self, line: str) -> None:
         for text, notice in self._notices:
             if text in line:
-                self._link.send(Frame.NOTICE, notice)
+                self._link.send(Frame.NOTICE, notice or line)
         if self._hatching is not None:
             self._hatching.line(line)
 

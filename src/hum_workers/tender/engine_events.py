@@ -55,9 +55,18 @@ class _Usage(msgspec.Struct, gc=False):
     prompt_tokens_details: _PromptDetails | None = None
 
 
+class _Timings(msgspec.Struct, gc=False):
+    """What llama.cpp counts with each token; its `usage` comes only at the end."""
+
+    prompt_n: int | None = None
+    cache_n: int | None = None
+    predicted_n: int | None = None
+
+
 class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
+    timings: _Timings | None = None
     error: Any = None
 
 
@@ -107,6 +116,8 @@ class ChatStream:
                     chunk = self._decode_loosely(payload)
                 if chunk.usage is not None:
                     self._usage = chunk.usage
+                elif chunk.timings is not None:
+                    self._usage = _counted(chunk.timings)
                 if chunk.choices:
                     choice = chunk.choices[0]
                     if choice.delta is not None:
@@ -221,6 +232,15 @@ class ChatStream:
         self._flush(out)
         out.append((Mmm.ERROR, {"code": code, "message": message, "usage": self.usage}))
         self.done = True
+
+
+def _counted(timings: _Timings) -> _Usage:
+    cached = _count(timings.cache_n)
+    return _Usage(
+        prompt_tokens=_count(timings.prompt_n) + cached,
+        completion_tokens=timings.predicted_n,
+        prompt_tokens_details=_PromptDetails(cached),
+    )
 
 
 def _count(tokens: int | None) -> int:

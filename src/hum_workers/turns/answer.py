@@ -255,6 +255,8 @@ class Answer:
             model=self._nest.model,
             max_model_len=facts.get("max_model_len"),
             default_max_tokens=self._nest.default_max_tokens,
+            more=lease.cell.spec.request_fields,
+            renamed=lease.cell.spec.renamed_fields,
         )
         self._asked += 1
         ending = await self._ask(lease, request)

@@ -7,6 +7,7 @@ counted.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from hum_workers.turns.prompt import Prompt
 from hum_workers.turns.sampling import refuse
 
 _STREAMING = {"include_usage": True, "continuous_usage_stats": True}
+_NONE: Mapping[str, Any] = {}
 
 
 def chat_request(
@@ -24,6 +26,8 @@ def chat_request(
     model: str,
     max_model_len: int | None = None,
     default_max_tokens: int | None = None,
+    more: Mapping[str, Any] = _NONE,
+    renamed: Mapping[str, str] = _NONE,
 ) -> dict[str, Any]:
     """Returns the body of the engine's chat route.
 
@@ -31,6 +35,8 @@ def chat_request(
         model: the name under which the engine serves the model.
         max_model_len: the context of the engine in tokens, as it listed it; None when unknown.
         default_max_tokens: the egg's `model.max_tokens`, for a prompt that asks for no length.
+        more: fields that this engine gets with each request.
+        renamed: fields that this engine calls otherwise; an empty name leaves one out.
     """
     request: dict[str, Any] = {"model": model, "messages": prompt.messages}
     request.update(prompt.sampling.fields)
@@ -44,6 +50,11 @@ def chat_request(
             request["min_tokens"] = length
     request["stream"] = True
     request["stream_options"] = _STREAMING
+    for name in renamed.keys() & request.keys():
+        value = request.pop(name)
+        if renamed[name]:
+            request[renamed[name]] = value
+    request.update(more)
     return request
 
 

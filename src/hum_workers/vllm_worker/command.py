@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import secrets
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hum_workers.devices import Gpu
-from hum_workers.egg.redact import HIDDEN, is_secret
+from hum_workers.egg.redact import HIDDEN
 from hum_workers.errors import EngineError
 from hum_workers.media.samples import probes
+from hum_workers.program import shell_words
 from hum_workers.spec import CellSpec
 from hum_workers.vllm_worker import environment, signs
 from hum_workers.vllm_worker.probe import Engine
@@ -306,44 +305,14 @@ def canaries(model: str) -> list[dict[str, Any]]:
     return [{**common, "max_tokens": 1}, {**common, "max_tokens": 2, "response_format": box}]
 
 
-_USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
-
-
 def describe(spec: CellSpec) -> str:
-    """Returns the start as lines for a shell, for `--show-command`; secrets are hidden.
-
-    By name (environment variables, flags) and by value, wherever it turns up.
-    """
-    known = {value for name, value in spec.env.items() if is_secret(name) and value}
-    known |= {value.removeprefix("Bearer ") for value in spec.headers.values()}
+    """Returns the start as lines for a shell, for `--show-command`; secrets are hidden."""
     files = dict(spec.files)
+    known: set[str] = set()
     if CONFIG_FILE in files:
         hidden: dict[str, list[str]] = json.loads(files[CONFIG_FILE])
         # Shorter ones can't be told from other text; here they are hidden all the same.
         known.update(value for values in hidden.values() for value in values if len(value) > 5)
         config = {name: [HIDDEN] * len(values) for name, values in hidden.items()}
         files[CONFIG_FILE] = json.dumps(config, indent=1)
-    lines = [f"cd {shlex.quote(spec.cwd)}"]
-    lines.append(f"env -i \\\n  {_pairs(spec.env)} \\\n  {_quoted(spec.argv)}")
-    for name, text in files.items():
-        lines.append(f"# {spec.private}/{name}:")
-        lines += [f"#   {line}" for line in text.splitlines()]
-    shown = "\n".join(lines)
-    for value in sorted(known, key=len, reverse=True):
-        shown = shown.replace(shlex.quote(value), HIDDEN).replace(value, HIDDEN)
-    return _USER_INFO.sub(f"{HIDDEN}@", shown)
-
-
-def _pairs(env: Mapping[str, str]) -> str:
-    return " \\\n  ".join(
-        f"{name}={HIDDEN if is_secret(name) and value else shlex.quote(value)}"
-        for name, value in sorted(env.items())
-    )
-
-
-def _quoted(argv: Sequence[str]) -> str:
-    """Returns the command, one flag with its values a line."""
-    text = ""
-    for arg in argv:
-        text += (" \\\n    " if arg.startswith("--") else " " if text else "") + shlex.quote(arg)
-    return text
+    return shell_words.describe(spec, secrets=known, files=files)

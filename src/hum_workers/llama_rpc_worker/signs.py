@@ -1,0 +1,46 @@
+"""What llama.cpp shows of itself: its progress, its figures, its refusals (pure: words only)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+MARKS = [
+    ["initializing ...", "arguments"],
+    ["using device RPC", "slices"],
+    ["loading model '", "reading the model"],
+    ["loading model tensors", "loading weights"],
+    ["constructing llama_context", "context"],
+    ["KV buffer size", "KV cache"],
+    ["warming up", "warm-up"],
+    ["model loaded", "model loaded"],
+    ["listening on", "serving"],
+]
+"""Words of a line of output, and the stage of the start that they stand for."""
+RUNNING, WAITING = "llamacpp:requests_processing", "llamacpp:requests_deferred"
+"""Gauges; a request that is deferred waits for a slot."""
+PROGRESS = [
+    "llamacpp:n_decode_total",
+    "llamacpp:prompt_tokens_total",
+    "llamacpp:tokens_predicted_total",
+]
+"""Counters. The first moves with every batch, those of a prompt included."""
+
+REQUEST: dict[str, Any] = {"timings_per_token": True, "return_progress": True}
+"""Fields of each request. The first lets a broken answer still be counted. Without the second a
+prompt that is being read sends nothing, and llama-server then never looks whether its client is
+gone as long as anything else is answered, be it a stream or a look at the figures."""
+RENAMED = {
+    "repetition_penalty": "repeat_penalty",
+    "thinking_token_budget": "reasoning_budget_tokens",
+    "min_tokens": "",
+    "stop_token_ids": "",
+    "bad_words": "",
+    "include_reasoning": "",
+}
+"""Fields as vLLM calls them, and as llama-server does; it has nothing for those without a name."""
+
+PROOF = ["using device", "model buffer size", "KV buffer size", "compute buffer size", "offloaded"]
+"""Words of the lines in which llama-server reports where everything lies."""
+ACCEPTED, CLOSED = "accepted", "closed"
+SLICE_NOTICES = [["Accepted client connection", ACCEPTED], ["Client connection closed", CLOSED]]
+"""Lines of rpc-server that are flushed at once, and what they are called here."""
