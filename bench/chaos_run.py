@@ -105,8 +105,6 @@ async def _act(
             # Nobody of ours lived to tidy up: the next bee's start does.
             async with running_bee(folder, path, dev=False) as bee:
                 await _next(model is None and case.moment != "loading", humd, name, bee)
-            for folder_ in _cgroups(name):
-                folder_.rmdir()  # empty, and swept by a start that comes a minute later
     return outcome
 
 

@@ -32,9 +32,10 @@ def prepare(spec: CellSpec) -> None:
                 raise StartFailed(f"{private}: belongs to user {owner}, not to us; remove it")
             shm.sweep_recorded(private)
             shutil.rmtree(private)
-        # `parents=True` gives a parent the umask's mode; whoever removed it must not widen it.
-        if not private.parent.exists():
-            private.parent.mkdir(parents=True, mode=0o700)
+        # `parents=True` gives parents the umask's mode; whoever removed them must not widen them.
+        missing = [folder for folder in private.parents if not folder.exists()]
+        for folder in reversed(missing):
+            folder.mkdir(mode=0o700, exist_ok=True)
         private.mkdir(mode=0o700)
         private.chmod(0o700)
         claims.write(private)
