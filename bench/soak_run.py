@@ -216,11 +216,10 @@ class Soak:
     def _pid(self, model: str, which: str) -> int:
         """Returns the pid of a model's engine or tender that is ready, 0 if none is."""
         assert self._bee is not None
-        event = "worker.cell.ready" if which == "engine_pid" else "worker.cell.spawned"
         dead = {entry["cell"] for entry in self._bee.events("worker.cell.emerged")}
         pids = [
-            int(entry["pid"])
-            for entry in self._bee.events(event)
+            int(entry[which])
+            for entry in self._bee.events("worker.cell.ready")
             if entry["cell"].startswith(f"{self._egg(model)}-") and entry["cell"] not in dead
         ]
         return pids[-1] if pids and proc.read_stat(pids[-1]) is not None else 0

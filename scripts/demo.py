@@ -68,8 +68,9 @@ async def start(rehearsal: Rehearsal, egg: Path, model: str, run: Run) -> None:
 def tell(progress: Progress, event: dict[str, Any]) -> None:
     """Shows what a line of the bee's log means for the start."""
     match event:
-        case {"event": "worker.cell.stage", "stage": stage, "detail": detail}:
-            progress.stage(" — ".join(filter(None, (f"engine: {stage}", detail[:60]))))
+        case {"event": "worker.cell.stage", "stage": stage}:
+            detail = event.get("detail", "")[:60]
+            progress.stage(" — ".join(filter(None, (f"engine: {stage}", detail))))
         case {"event": "worker.cell.restart"}:
             progress.say("the engine failed; it is started again")
         case {"event": "worker.hello.sent", "models": models}:

@@ -151,6 +151,8 @@ class Rehearsal:
         self.bee: Part | None = None
         self.models: list[str] = []
         self.failed: str | None = None
+        self._died: str | None = None
+        """Why the last cell died."""
         self.on_event: Callable[[dict[str, Any]], None] | None = None
         self.left: list[str] = []
         self.hurry = asyncio.Event()
@@ -189,10 +191,13 @@ class Rehearsal:
                 return
             if not isinstance(event, dict):
                 return
-            if event.get("event") == "worker.hello.sent" and "models" in event:
-                self.models = event["models"]
-            if event.get("event") in ("worker.cell.start_failed", "worker.model.withdrawn"):
-                self.failed = str(event.get("reason"))
+            match event.get("event"):
+                case "worker.hello.sent":
+                    self.models = event["models"]
+                case "worker.cell.emerged":
+                    self._died = event.get("reason")
+                case "worker.cell.start_failed" | "worker.model.withdrawn":
+                    self.failed = str(event.get("reason") or self._died)
             if self.on_event is not None:
                 self.on_event(event)
 

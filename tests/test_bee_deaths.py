@@ -23,8 +23,8 @@ WHOLE = "w0 w1 w2"
 
 
 def pid_of(bee: Bee, who: str) -> int:
-    event = "worker.cell.ready" if who == "engine" else "worker.cell.spawned"
-    return int(bee.events(event)[-1]["pid"])
+    field = "engine_pid" if who == "engine" else "pid"
+    return int(bee.events("worker.cell.ready")[-1][field])
 
 
 async def speaks(asker: Asker, sid: str) -> None:

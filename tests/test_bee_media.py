@@ -64,7 +64,7 @@ async def stage() -> AsyncIterator[Stage]:
 
 async def test_what_the_model_takes_is_learnt_before_the_first_prompt(stage: Stage) -> None:
     told = [
-        (entry["stage"], entry["detail"])
+        (entry["stage"], entry.get("detail", ""))
         for entry in stage.bee.events("worker.cell.stage")
         if entry["cell"] == "seer-1" and entry["stage"].startswith("media")
     ]

@@ -25,10 +25,11 @@ def leaves(line: str) -> dict[str, Any]:
 
 
 async def withdrawn(bee: Bee) -> str:
-    """Returns why the models were withdrawn, once they are."""
+    """Returns why the models were withdrawn, once they are; the log says how to go on."""
     async with asyncio.timeout(WAIT):
         while True:
             if events := bee.events("worker.model.withdrawn"):
+                assert "SIGHUP" in events[0]["again"]
                 return str(events[0]["reason"])
             await asyncio.sleep(0.05)
 
@@ -59,9 +60,28 @@ async def test_the_class_of_a_failed_start_says_whether_it_is_tried_again(
             reason = await withdrawn(bee)
             assert words in reason
             assert [e["death"] for e in bee.events("worker.cell.emerged")] == [death] * starts
+            # What the record of a death says is not said again.
+            again = bee.events("worker.cell.start_failed")
+            assert [set(e) & {"reason", "again"} for e in again] == [{"again"}] * (starts - 1)
             waited = [int(e["seconds"]) for e in bee.events("worker.cell.restart")]
             assert waited == pauses
             async with await Asker.connect(short_dir / "thrum.sock") as asker:
                 late = ended(await asker.ask("hi", "echo"))
             assert late["chi"] == "error"
             assert await bee.stop() == 0
+
+
+async def test_a_command_that_is_not_there_has_no_log_and_nobody_is_sent_to_it(
+    short_dir: Path,
+) -> None:
+    path = egg(short_dir)
+    path.write_text(path.read_text().replace("[engine]\n", '[engine]\ncommand = ["/nowhere/x"]\n'))
+    async with running_bee(short_dir, path) as bee:
+        reason = await withdrawn(bee)
+        (spawned,) = bee.events("worker.cell.spawned")
+        (emerged,) = bee.events("worker.cell.emerged")
+        assert await bee.stop() == 0
+    assert not Path(spawned["engine_log"]).exists()
+    assert reason.startswith("can't run /nowhere/x: No such file or directory; ")
+    assert "log has the rest" not in reason + emerged["advice"]
+    assert not {"code", "signal", "peak_mib"} & set(emerged)

@@ -335,7 +335,7 @@ async def test_the_record_of_a_death_counts_the_turns_that_were_lost(short_dir: 
         turns = [await stream(it) for _ in range(2)]
         os.kill(it.facts["pid"], signal.SIGKILL)
         record = (await it.emerged).record("echo-1", 1.0)
-        assert (record.death, record.by, record.turns) == (Death.KILLED, "SIGKILL", len(turns))
+        assert (record.death, record.by, record.turns_lost) == (Death.KILLED, "SIGKILL", len(turns))
         assert record.age_seconds > 0
         assert record.peak_rss_bytes > 1 << 20
         assert record.advice

@@ -20,6 +20,10 @@ async def test_help_says_what_there_is_and_what_the_exit_codes_mean(short_dir: P
     flags = "--egg --prompt --check --show-command --egg-schema --version --system --max-tokens"
     for word in (*flags.split(), "--temperature", "--json", "exit codes:", "130 or 143"):
         assert word in out
+    usage = out.split("\n\n")[0]
+    modes = "--prompt --check --show-command --egg-schema --version"
+    for word in (*modes.split(), "vllm-worker status [--watch] [--json]"):
+        assert word in usage
 
 
 async def test_version_names_worker_protocol_and_engine(short_dir: Path) -> None:
@@ -47,6 +51,9 @@ WRONG = {
     "too hot": (["--prompt", "x", "--temperature", "3"], "'3' is no number from 0 to 2"),
     "not a number": (["--prompt", "x", "--temperature", "nan"], "'nan' is no number from 0 to 2"),
     "a word too many": (["serve"], "unrecognized arguments: serve"),
+    "a slip in a word": (["statuss"], "statuss; did you mean vllm-worker status?"),
+    "a slip in a flag": (["--promt=hi"], "--promt=hi; did you mean --prompt?"),
+    "status behind a flag": (["--egg", "x", "status"], "did you mean vllm-worker status?"),
 }
 
 

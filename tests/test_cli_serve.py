@@ -119,6 +119,22 @@ async def test_a_second_bee_with_the_same_key_is_told_which_key_to_set(short_dir
         assert await bee.stop() == 0
 
 
+async def test_a_turn_that_fails_is_a_line_that_quotes_nothing(short_dir: Path) -> None:
+    async with served(short_dir, egg(short_dir)) as (_, bee, asker):
+        failed = await asker.ask(fake(error=400), "echo")
+        refused = await asker.ask("", "echo", sampling="hot")
+        whole = await asker.ask(fake(tokens=1), "echo")
+        assert await bee.stop() == 0
+        first, second = bee.events("worker.turn.failed")
+    assert (first["sid"], first["level"], first["model"]) == (failed.sid, "info", "echo")
+    assert [first["code"], second["code"]] == [
+        failed.ending and failed.ending["code"],
+        refused.ending and refused.ending["code"],
+    ]
+    assert set(first) == {"event", "level", "timestamp", "sid", "code", "model"}
+    assert whole.complete
+
+
 async def test_the_first_sigterm_lets_a_running_turn_finish(short_dir: Path) -> None:
     async with served(short_dir, egg(short_dir)) as (humd, bee, asker):
         sid = await running_turn(asker, tokens=60, rate=100)

@@ -182,6 +182,29 @@ def test_an_end_that_was_asked_for_needs_no_advice() -> None:
     assert (emerged.death, emerged.by, str(emerged)) == (Death.STOPPED, "us", "the bee stops")
 
 
+def test_who_said_nothing_has_no_log_to_read() -> None:
+    started: dict[str, Any] = {"cause": "start", "reason": "can't run it", "was_ready": False}
+    assert "log has the rest" not in dead(**started).advice
+    assert dead(**started, said=["words"]).advice == "the engine's log has the rest"
+    assert "log has the stacks" not in dead(signal=11).advice
+    assert "dmesg" in dead(signal=9).advice
+
+
+def test_what_there_is_nothing_of_is_left_out_of_the_log() -> None:
+    facts = dead(code=1, said=["words"]).facts()
+    assert (facts["code"], facts["turns_lost"], facts["peak_mib"]) == (1, 0, 1024)
+    assert not {"signal", "left", "swept"} & facts.keys()
+    assert "peak_mib" not in dead(peak_rss_bytes=0).facts()
+
+
+@pytest.mark.parametrize("end", [{"code": 0}, {"signal": 9}])
+def test_how_an_engine_ended_that_we_condemned_tells_nothing(end: dict[str, Any]) -> None:
+    condemned = dead(cause="start", reason="wrong model", was_ready=False, **end)
+    assert not {"code", "signal"} & condemned.facts().keys()
+    asked = dead(asked=True, reason="the bee stops", **end)
+    assert end.items() <= asked.facts().items()
+
+
 def test_every_class_has_a_rule_and_an_advice() -> None:
     assert RULES.keys() == set(Death)
     assert all(advice for death, (_, advice) in RULES.items() if death is not Death.STOPPED)
@@ -214,6 +237,7 @@ def test_a_start_that_fails_for_no_known_reason_counts_as_a_mistake_of_the_egg_a
 def test_the_page_says_of_each_class_what_the_code_does() -> None:
     page = (Path(__file__).parent.parent / "docs" / "reliability.md").read_text("utf-8")
     rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    rows = [row for row in rows if len(row) == 4]
     told = {row[0].strip("| `"): (row[2], row[3].strip(" |")) for row in rows}
     assert told.keys() == {death.value for death in Death}
     for death, (rule, advice) in RULES.items():

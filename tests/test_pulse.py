@@ -34,7 +34,7 @@ async def until_text(asker: Asker, sid: str) -> None:
 
 
 def engine_pid(bee: Bee) -> int:
-    return int(bee.events("worker.cell.ready")[-1]["pid"])
+    return int(bee.events("worker.cell.ready")[-1]["engine_pid"])
 
 
 async def test_turns_that_wait_for_a_cell_hear_that_it_was_spawned_and_is_ready(

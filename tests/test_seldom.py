@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from hum_workers.program.seldom import LINES, MOST_REASONS, WINDOW, Seldom
 from tests.rig import egg, ended, fake, served
 
@@ -26,7 +28,16 @@ def test_a_flood_of_reasons_shares_one_count() -> None:
     assert said.count(0) == MOST_REASONS + 1
 
 
-def test_what_a_peer_can_cause_is_logged_a_few_times_and_the_rest_counted() -> None:
+@pytest.mark.parametrize(
+    ("event", "why"),
+    [
+        ("worker.tool.result_unexpected", "reason='no call of ours'"),
+        ("worker.turn.failed", "code='no_capacity'"),
+    ],
+)
+def test_what_a_peer_can_cause_is_logged_a_few_times_and_the_rest_counted(
+    event: str, why: str
+) -> None:
     script = """
 import structlog, time
 from hum_workers.program import logs
@@ -36,14 +47,14 @@ logs.configure()
 time.monotonic = real
 log = structlog.get_logger()
 for n in range(1000):
-    log.info("worker.tool.result_unexpected", call=str(n), reason="no call of ours")
+    log.info("{event}", call=str(n), {why})
 log.info("worker.stopping")
 now = 61.0
-log.info("worker.tool.result_unexpected", call="last", reason="no call of ours")
-"""
+log.info("{event}", call="last", {why})
+""".replace("{event}", event).replace("{why}", why)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=30)
     lines = [json.loads(line) for line in done.stderr.splitlines()]
-    assert [line["event"] for line in lines].count("worker.tool.result_unexpected") == 11
+    assert [line["event"] for line in lines].count(event) == 11
     assert lines[-1]["left_out"] == 990
     assert lines[-2]["event"] == "worker.stopping"
 

@@ -94,6 +94,12 @@ def test_a_bee_that_does_not_write_any_more_is_shown_as_silent() -> None:
     assert "ready, silent for 42s" in text
 
 
+def test_a_cell_that_hatches_shows_where_it_is() -> None:
+    hatching = cell(state="hatching", stage="loading weights")
+    text = table(HIVE, [bee(one_egg(cells=[hatching]))], now=1001.0)
+    assert "  hatching: loading weights  " in text
+
+
 def test_a_bee_without_humd_is_told_so_below_the_table() -> None:
     bees = [bee(one_egg(), name="lost", connected=False), bee(one_egg(), name="met")]
     lines = table(HIVE, bees, now=1001.0).splitlines()
@@ -235,7 +241,7 @@ async def test_status_shows_what_runs_and_what_died(short_dir: Path) -> None:
         _, out, _ = await worker(short_dir, "status")
         row = out.splitlines()[1].split()
         assert row[:5] == ["one", "echo-1", "echo", "ready", str(spawned["pid"])]
-        os.kill(int(running.events("worker.cell.ready")[0]["pid"]), signal.SIGKILL)
+        os.kill(int(running.events("worker.cell.ready")[0]["engine_pid"]), signal.SIGKILL)
         await asker.collect(sid, WAIT)
         found = await shown(short_dir, lambda egg: egg["last_death"])
         assert found["eggs"][0]["last_death"]["kind"] == "killed"

@@ -160,6 +160,11 @@ class EngineTree:
         """Host pids of the live members."""
         return [member.pid for member in self.members()]
 
+    @property
+    def peak_rss_bytes(self) -> int:
+        """Most memory of the members at any look at them."""
+        return self._census.peak_rss_bytes
+
     def members(self) -> list[Member]:
         """Returns the live members below the guard, wherever they went. Reads all of /proc."""
         table = proc.scan()

@@ -19,7 +19,7 @@ pytestmark = [
 
 
 async def test_a_text_model_was_asked_once_and_refused_all_kinds(real: Real) -> None:
-    stages = [(e["stage"], e["detail"]) for e in real.bee.events("worker.cell.stage")]
+    stages = [(e["stage"], e.get("detail", "")) for e in real.bee.events("worker.cell.stage")]
     asked = [(stage, detail) for stage, detail in stages if stage.startswith("media")]
     assert asked[0] == ("media: image", "")
     assert len(asked) == 2

@@ -65,9 +65,14 @@ RULES: dict[Death, tuple[Again, str]] = {
 }
 
 
-def advice(death: Death) -> str:
-    """Returns the next step of an operator, as half a sentence."""
-    return RULES[death][1]
+SILENT = "the engine itself said nothing: no log has more"
+"""Instead of an advice to read its log."""
+
+
+def advice(death: Death, *, said: bool = True) -> str:
+    """Returns the next step of an operator, as half a sentence; `said`: the engine has a log."""
+    text = RULES[death][1]
+    return text if said or " log" not in text else SILENT
 
 
 def again(death: Death, *, was_ready: bool, failures: int) -> Again:

@@ -20,8 +20,8 @@ from typing import Any
 import structlog
 
 from hum_workers import lifecycle
+from hum_workers.cells import cell_log, leash, tender_process
 from hum_workers.cells import folder as cell_folder
-from hum_workers.cells import leash, tender_process
 from hum_workers.cells.blame import Diagnose
 from hum_workers.cells.custody import Vacate
 from hum_workers.cells.emerged import Emerged, verdict
@@ -59,6 +59,8 @@ class Cell:
         self.cell_id = spec.cell_id
         self.state = CellState.COLD
         self.facts: Mapping[str, Any] = {}
+        self.stage = ""
+        """What its start was at last."""
         self.vitals: Vitals | None = None
         self.output_tokens = 0
         self.tokens_per_second = 0.0
@@ -114,6 +116,7 @@ class Cell:
             vitals=self.vitals,
             output_tokens=self.output_tokens,
             tokens_per_second=self.tokens_per_second,
+            stage=self.stage,
         )
 
     async def hatch(self) -> None:
@@ -137,9 +140,7 @@ class Cell:
             self.kill()
             raise
         self._link.send(Frame.RAISE, self.spec.to_wire())
-        log.info(
-            "worker.cell.spawned", cell=self.cell_id, pid=self.mark, engine_log=self.spec.log_file
-        )
+        cell_log.spawned(self.spec, self.mark)
 
     async def ready(self) -> None:
         """Returns when the engine has answered a prompt.
@@ -215,7 +216,8 @@ class Cell:
             return
         match frame:
             case [Frame.STAGE, str(stage), str(detail)]:
-                log.info("worker.cell.stage", cell=self.cell_id, stage=stage, detail=detail)
+                self.stage = stage
+                cell_log.stage(self.cell_id, stage, detail)
             case [Frame.NOTICE, str(notice)]:
                 self._on_notice(self, notice)
             case [Frame.READY, dict(facts)]:
@@ -250,26 +252,14 @@ class Cell:
         self.facts = facts
         self._move(CellState.READY)
         self._was_ready = True
-        seconds = round(float(facts.get("seconds", 0)), 1)
-        log.info(
-            "worker.cell.ready",
-            cell=self.cell_id,
-            pid=facts.get("pid"),
-            seconds=seconds,
-            media=facts.get("media"),
-        )
+        cell_log.ready(self.cell_id, self.mark, facts)
         self._ready.set_result(None)
 
     def _cancelled(self, turn: int, confirmed: bool, seconds: float) -> None:
         if self._on_cancelled is not None:
             self._on_cancelled(confirmed, seconds)
         if not confirmed:
-            log.warning(
-                "worker.cell.cancel_unconfirmed",
-                cell=self.cell_id,
-                turn=turn,
-                seconds=round(seconds, 1),
-            )
+            cell_log.cancel_unconfirmed(self.cell_id, turn, seconds)
 
     def _link_ended(self, why: str) -> None:
         self._begin_burial()
@@ -313,7 +303,7 @@ class Cell:
         if self.fallen.done():
             return
         was = self.state
-        emerged = replace(emerged, turns=len(self._sinks))
+        emerged = replace(emerged, turns_lost=len(self._sinks))
         self.fallen.set_result(emerged)
         if self._vacate is None or not self.spec.devices:
             self._end(emerged)
@@ -323,7 +313,7 @@ class Cell:
             clear = self._clear(self._vacate, emerged, left)
             self._burial = self._loop.create_task(clear, name=f"clear-{self.cell_id}")
         if not self._ready.done():
-            self._ready.set_exception(StartFailed(emerged.reason, emerged.death))
+            self._ready.set_exception(StartFailed(emerged.reason, emerged.death, emerged.advice))
         sinks, self._sinks = self._sinks, {}
         message = f"cell {self.cell_id} died ({was}): {emerged}"
         for sink in sinks.values():
@@ -334,8 +324,7 @@ class Cell:
 
     def _end(self, emerged: Emerged) -> None:
         self._move(CellState.DEAD)
-        report = log.info if emerged.asked else log.error
-        report("worker.cell.emerged", cell=self.cell_id, **emerged.facts())
+        cell_log.emerged(self.cell_id, emerged)
         self.emerged.set_result(emerged)
 
 

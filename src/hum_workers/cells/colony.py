@@ -91,5 +91,5 @@ class Colony:
 
 def _start(nest: Nest) -> None:
     if notice := nest.tools.notice():
-        log.warning("worker.tools.left_out", egg=nest.name, reason=notice)
+        log.info("worker.tools.left_out", egg=nest.name, reason=notice)
     nest.start()

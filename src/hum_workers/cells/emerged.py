@@ -39,10 +39,13 @@ class Emerged:
     seconds: float = 0.0
     """Its age."""
     peak_rss_bytes: int = 0
+    """0: not known, it ended before it was looked at twice."""
     swept: tuple[str, ...] = ()
     """Names in /dev/shm that it left behind and that were removed."""
-    turns: int = 0
+    turns_lost: int = 0
     """Turns that were in it when it died."""
+    said: bool = True
+    """Whether the engine said anything, so that there is a log of it."""
     devices: tuple[str, ...] = ()
     """What became of each of its devices."""
     by: str = "itself"
@@ -56,24 +59,29 @@ class Emerged:
     @property
     def advice(self) -> str:
         """The next step of an operator; empty when it was asked for."""
-        return advice(self.death)
+        return advice(self.death, said=self.said)
 
     def facts(self) -> dict[str, Any]:
-        """Returns the fields of its line in the log."""
-        return {
+        """Returns the fields of its line in the log; what there is nothing of is left out.
+
+        Code and signal of an engine that we condemned are our own doing: they are left out, too.
+        """
+        condemned = self.by == "us" and not self.asked
+        facts = {
             "death": self.death.value,
-            "by": self.by,
-            "code": self.code,
-            "signal": self.signal,
             "reason": self.reason,
             "advice": self.advice,
+            "by": self.by,
+            "code": None if condemned else self.code,
+            "signal": None if condemned else self.signal,
             "seconds": round(self.seconds, 1),
-            "peak_mib": self.peak_rss_bytes >> 20,
-            "turns": self.turns,
+            "peak_mib": self.peak_rss_bytes >> 20 or None,
+            "turns_lost": self.turns_lost,
             "left": list(self.left),
             "swept": list(self.swept),
             "devices": list(self.devices),
         }
+        return {name: value for name, value in facts.items() if value not in (None, "", [])}
 
     def record(self, cell_id: str, at: float) -> LastDeath:
         """Returns the record for figures and status; `at` is wall clock since 1970."""
@@ -86,7 +94,7 @@ class Emerged:
             advice=self.advice,
             age_seconds=self.seconds,
             peak_rss_bytes=self.peak_rss_bytes,
-            turns=self.turns,
+            turns_lost=self.turns_lost,
         )
 
     def __str__(self) -> str:
@@ -132,6 +140,7 @@ def verdict(
         seconds=gone["seconds"],
         peak_rss_bytes=gone["peak_rss_bytes"],
         swept=tuple(gone["swept"]),
+        said=bool(gone["lines"]),
         by="us" if Cause(gone["cause"]) in OUR_WORD else _by(status),
     )
 

@@ -17,7 +17,7 @@ from functools import partial
 
 import structlog
 
-from hum_workers.cells import blame, refusals
+from hum_workers.cells import blame, cell_log, refusals
 from hum_workers.cells.blame import Again
 from hum_workers.cells.cell import Cell
 from hum_workers.cells.emerged import Emerged
@@ -271,11 +271,11 @@ class Nest(ABC):
         kind = error.kind if isinstance(error, StartFailed) else ""
         death = Death(kind) if kind else Death.START_FAILED
         again = blame.again(death, was_ready=self._was_ready, failures=self._failures)
-        reason = f"{error}; {blame.advice(death)}" if kind else str(error)
         if again is Again.NEVER:
-            self._give_up(reason)
+            advice = error.advice if isinstance(error, StartFailed) else ""
+            self._give_up(f"{error}; {advice}" if advice else str(error))
         else:
-            log.error("worker.cell.start_failed", egg=self.name, reason=reason, again=again.value)
+            cell_log.start_failed(self.name, error, again.value)
         return again
 
     async def _rest(self, pause: float) -> None:
@@ -330,7 +330,8 @@ class Nest(ABC):
 
     def _give_up(self, reason: str) -> None:
         self.failure = reason
-        log.error("worker.model.withdrawn", egg=self.name, models=self.models, reason=reason)
+        if self._plan.advertises:
+            cell_log.withdrawn(self.name, self.models, reason)
         self._line.refuse(refusals.start_failed(self.model, reason))
         self._plan.on_change()
 

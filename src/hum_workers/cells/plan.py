@@ -69,6 +69,8 @@ class NestPlan:
     tools: ToolRules = ToolRules()
     parking: ParkingLimits = ParkingLimits()
     on_prompt: bool
+    advertises: bool = True
+    """Somebody hears of the models; else their end is told by who asked."""
     default_max_tokens: int | None
     start_slot: asyncio.Semaphore
     on_change: Callable[[], None]

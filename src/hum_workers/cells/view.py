@@ -16,6 +16,7 @@ def cell_view(
     vitals: Vitals | None,
     output_tokens: int,
     tokens_per_second: float,
+    stage: str,
 ) -> CellView:
     """Returns what a cell is now; without `vitals`, 0 for what they would tell."""
     return CellView(
@@ -30,4 +31,5 @@ def cell_view(
         processes=vitals.processes if vitals else 0,
         output_tokens=output_tokens,
         tokens_per_second=tokens_per_second,
+        stage=stage if state is CellState.HATCHING else "",
     )

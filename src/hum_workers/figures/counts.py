@@ -77,7 +77,8 @@ class LastDeath:
     """What an operator may do next."""
     age_seconds: float = 0.0
     peak_rss_bytes: int = 0
-    turns: int = 0
+    """0: not known."""
+    turns_lost: int = 0
     """Turns that were in it."""
 
 
@@ -200,6 +201,8 @@ class CellView:
     output_tokens: int
     """Generated so far, those of running turns included."""
     tokens_per_second: float
+    stage: str = ""
+    """Where the start of a cell is that hatches."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ longer than `DEADLINE` seconds, whatever the client does. Runs on the bee's loop
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import Self, cast
 
@@ -58,7 +59,9 @@ class MetricsServer:
         try:
             self._server = await loop.create_server(lambda: _Connection(self), host, port)
         except OSError as error:
-            why = error.strerror or str(error)
+            # The text of a failed bind repeats the address; an error of a name has no errno.
+            number = error.errno or 0
+            why = os.strerror(number) if number > 0 else error.strerror or str(error)
             raise UsageError(
                 f"[metrics] listen: can't listen on {host}:{port}: {why}; name another port"
             ) from error

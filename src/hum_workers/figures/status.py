@@ -102,7 +102,7 @@ def _rows(bee: BeeStatus, now: float) -> Iterator[tuple[str, ...]]:
     for egg in bee.eggs:
         cells: list[CellStatus | None] = list(egg.cells) or [None]
         for cell in cells:
-            state = cell.state if cell is not None else "failed" if egg.failure else "cold"
+            state = _state(egg, cell)
             if since > LATE:
                 state = f"{state}, silent for {span(since)}"
             yield (
@@ -118,6 +118,12 @@ def _rows(bee: BeeStatus, now: float) -> Iterator[tuple[str, ...]]:
                 f"{cell.tokens_per_second:.0f}" if cell is not None else "-",
                 _death(egg, now),
             )
+
+
+def _state(egg: EggStatus, cell: CellStatus | None) -> str:
+    if cell is None:
+        return "failed" if egg.failure else "cold"
+    return f"{cell.state}: {cell.stage}" if cell.stage else cell.state
 
 
 def _death(egg: EggStatus, now: float) -> str:

@@ -40,7 +40,7 @@ class LastDeath(msgspec.Struct, frozen=True, kw_only=True):
     advice: str = ""
     age_seconds: float = 0.0
     peak_rss_bytes: int = 0
-    turns: int = 0
+    turns_lost: int = 0
 
 
 class CellStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +54,7 @@ class CellStatus(msgspec.Struct, frozen=True, kw_only=True):
     rss_bytes: int
     cpu_ms: int
     tokens_per_second: float
+    stage: str = ""
 
 
 class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,7 +214,7 @@ def _egg(view: EggView) -> EggStatus:
             advice=last.advice,
             age_seconds=round(last.age_seconds, 1),
             peak_rss_bytes=last.peak_rss_bytes,
-            turns=last.turns,
+            turns_lost=last.turns_lost,
         ),
         cells=[_cell(cell) for cell in view.cells],
     )
@@ -233,4 +234,5 @@ def _cell(view: CellView) -> CellStatus:
         rss_bytes=view.rss_bytes,
         cpu_ms=view.cpu_ms,
         tokens_per_second=round(view.tokens_per_second, 1),
+        stage=view.stage,
     )

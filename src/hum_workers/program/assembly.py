@@ -43,6 +43,7 @@ class NestMaker:
     start_slot: asyncio.Semaphore
     on_change: Callable[[], None]
     on_prompt: bool
+    advertises: bool = True
     room: Room | None = None
     """Where the eggs of a bee share its cells."""
     spares: Spares | None = None
@@ -101,6 +102,7 @@ class NestMaker:
                 most=egg.tools.parked_max, age=egg.tools.parked_age, bytes=egg.tools.parked_bytes
             ),
             on_prompt=self.on_prompt,
+            advertises=self.advertises,
             default_max_tokens=self.worker.default_max_tokens(egg),
             start_slot=self.start_slot,
             on_change=self.on_change,

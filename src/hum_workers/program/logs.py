@@ -22,7 +22,8 @@ LEVELS = ("debug", "info", "warning", "error")
 ASKED_FOR = frozenset(
     "worker.tone.dropped worker.tone.failed worker.tool.result_unexpected worker.line.dropped "
     "worker.tool.parked_dropped worker.tool.parked_expired worker.prompt.handle.failed "
-    "worker.turn.repeated worker.metrics.turned_away worker.metrics.failed".split()
+    "worker.turn.repeated worker.turn.failed worker.metrics.turned_away "
+    "worker.metrics.failed".split()
 )
 """Events that a peer can cause as often as it likes: a few lines a minute of each reason."""
 MOST_LINES = 600
@@ -68,7 +69,8 @@ class Limited:
     ) -> MutableMapping[str, Any]:
         event = str(entry.get("event"))
         if event in ASKED_FOR:
-            missed = self._asked_for.left_out(f"{event} {str(entry.get('reason', ''))[:80]}")
+            why = str(entry.get("reason") or entry.get("code", ""))
+            missed = self._asked_for.left_out(f"{event} {why[:80]}")
         else:
             missed = self._others.left_out(event[:80])
         if missed is None:

@@ -57,12 +57,17 @@ class Watch:
         self.fallen: Fallen | None = None
         """The first needed process that ended."""
         self.segments: shm.Segments = {}
-        self.peak_rss_bytes = 0
+        self._roll_calls = 0
         self._roll = Roll(spec.needed, self._fell)
         self._memory_held = spec.memory is not None and tree.memory_watched
         self._host_ooms = self._ooms_before = host_oom_kills()
         self._shm_due = 0.0
         self._is_ready = False
+
+    @property
+    def peak_rss_bytes(self) -> int:
+        """Most memory of the tree at a roll call; 0 when it did not live to the second one."""
+        return self._tree.peak_rss_bytes if self._roll_calls > 1 else 0
 
     def condemn(self, cause: Cause, reason: str) -> None:
         """Says that the engine must end; the first word counts."""
@@ -77,14 +82,13 @@ class Watch:
         """Looks anew once the engine is ready: now all its processes are there."""
         self._is_ready = True
         self._relay.on_unreachable = self._unreachable
-        self._roll.call(self._tree.live())
+        self._call()
         self.look_at_memory()
         self.look()
 
     def look(self, *, say: bool = True) -> None:
         """Sends vitals; ends an engine that is over a memory limit no cgroup holds."""
         vitals = self._tree.sample()
-        self.peak_rss_bytes = vitals.peak_rss_bytes
         if say:
             self._link.send(Frame.VITALS, vitals.to_wire())
         if self._memory_held and vitals.rss_bytes > (self._spec.memory or 0):
@@ -137,9 +141,13 @@ class Watch:
             self._ooms_before, self._host_ooms = self._host_ooms, host_oom_kills()
             await asyncio.sleep(pause)
 
+    def _call(self) -> None:
+        self._roll.call(self._tree.live())
+        self._roll_calls += 1
+
     async def _call_roll(self) -> None:
         while True:
-            self._roll.call(self._tree.live())
+            self._call()
             await asyncio.sleep(ROLL_STARTING if not self._is_ready else WORK_INTERVAL)
 
     async def _progress(self) -> None:

@@ -23,6 +23,7 @@ from hum_workers.turns.talk import Talk
 
 log = structlog.get_logger()
 
+CODES = frozenset(code.value for code in ErrorCode)
 Asked = tuple[Nest, Talk]
 """What a turn is asked, and by the cells of which egg it is answered."""
 
@@ -95,6 +96,9 @@ class Turn:
 
     def _ended(self, ending: str, usage: Mapping[str, Any] | None) -> None:
         self._figures.ended(ending, usage)
+        if ending in CODES:
+            # Without the message, which may quote the prompt.
+            log.info("worker.turn.failed", sid=self.sid[:80], code=ending, model=self._nest.model)
         self._nest.quiet()
 
     def _say(self, ending: Ending) -> None:
