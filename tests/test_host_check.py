@@ -17,6 +17,7 @@ from hum_workers.program.host_check import (
     available_memory,
     cells_at_once,
     check_host,
+    largest_node,
     patience,
 )
 
@@ -163,3 +164,12 @@ def test_the_groups_of_this_process_are_found() -> None:
     assert all((folder / "cgroup.procs").exists() for folder in memory_limits.groups())
     free, total = available_memory()
     assert 0 < free <= total
+
+
+def test_the_largest_numa_node_is_found(tmp_path: Path) -> None:
+    assert largest_node(tmp_path) == 0
+    for number, size in enumerate((3, 5, 4)):
+        text = f"Node {number} MemTotal:       {size} kB\nNode {number} MemFree: 9 kB\n"
+        (tmp_path / f"node{number}").mkdir()
+        (tmp_path / f"node{number}" / "meminfo").write_text(text)
+    assert largest_node(tmp_path) == 5 * 1024

@@ -10,8 +10,9 @@ import pytest
 from hum_workers.program.findings import Finding
 from hum_workers.program.host_check import available_memory
 from hum_workers.vllm_worker.check import check
+from hum_workers.vllm_worker.memory_check import MemoryLook
 from tests.vllm_worker.hatchery import egg, model_folder
-from tests.vllm_worker.test_check import about, env, for_cpus, look, scripted
+from tests.vllm_worker.test_check import about, env, for_cpus, levels, look, scripted
 
 
 def test_a_build_for_cpus_runs_on_the_cpu_and_needs_its_memory(short_dir: Path) -> None:
@@ -22,7 +23,7 @@ def test_a_build_for_cpus_runs_on_the_cpu_and_needs_its_memory(short_dir: Path) 
 
 def test_a_cache_beyond_the_hosts_memory_is_an_error(short_dir: Path) -> None:
     found = look(short_dir, "[kv]\nsize = '90TiB'\n" + for_cpus(short_dir))
-    (memory,) = about(found, "small memory")
+    memory = about(found, "small memory")[0]
     assert (memory.level, "lower [kv] size" in memory.message) == ("error", True)
 
 
@@ -36,10 +37,12 @@ def test_a_limit_below_what_is_needed_is_told(short_dir: Path) -> None:
     ("size", "args", "level"),
     [
         ("1MiB", (), "error"),
-        ("8MiB", (), ""),
-        # 4096 tokens of 2 KiB are 8 MiB; blocks of 3000 make it 6000 tokens.
-        ("8MiB", ("--block-size", "3000"), "error"),
-        ("12MiB", ("--block-size=3000",), ""),
+        # 4096 tokens of 2 KiB are 8 MiB, and one block is the engine's own.
+        ("8MiB", (), "error"),
+        ("9MiB", (), ""),
+        # Blocks of 3000 tokens: two, and one more.
+        ("16MiB", ("--block-size", "3000"), "error"),
+        ("18MiB", ("--block-size=3000",), ""),
         ("1MiB", ("--decode-context-parallel-size", "8"), ""),
     ],
 )
@@ -54,8 +57,8 @@ def test_a_cache_too_small_for_one_turn_is_an_error(
 def test_the_size_that_is_named_is_enough(short_dir: Path) -> None:
     text = f"max_model_len = 4096\n[kv]\nsize = '1MiB'\n{scripted()}"
     (found,) = about(look(short_dir, text), "small memory")
-    assert "holds 512 tokens, and one turn of max_model_len has 4096" in found.message
-    assert "max_model_len to 512 at most" in found.message
+    assert "room for one turn of 496 tokens, and max_model_len is 4096" in found.message
+    assert "max_model_len to 496 at most" in found.message
     named = re.search(r'size to "(\w+)"', found.message)
     assert named is not None
     assert about(look(short_dir, text.replace("1MiB", named[1])), "small memory") == []
@@ -68,7 +71,7 @@ def test_the_cache_that_an_egg_on_the_cpu_gets_unasked_has_to_be_enough_as_well(
     asked = egg(short_dir, for_cpus(short_dir), model=model)
     (found, *_) = about(check([asked], env(short_dir)), "small memory")
     assert found.level == "error"
-    assert "the cache of 4 GiB holds 2097152 tokens" in found.message
+    assert "the cache of 4 GiB has room for one turn of 2097024 tokens" in found.message
     assert "set [kv] size to" in found.message
 
 
@@ -150,3 +153,30 @@ def test_a_gpu_that_has_no_room_for_one_turn_beside_the_weights_is_an_error(
     )
     assert found.level == "error"
     assert "lower [model] max_model_len to " in found.message
+
+
+def test_the_tokens_of_a_cache_are_those_that_vllm_itself_has_counted(short_dir: Path) -> None:
+    """SmolLM2-135M with 1 GiB on a CPU: vLLM 0.32 said 46592, 128 of them its own."""
+    model = model_folder(
+        short_dir / "smollm2",
+        hidden_size=576,
+        head_dim=None,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        max_position_embeddings=46592,
+    )
+    text = f"[kv]\nsize = '1GiB'\n{for_cpus(short_dir)}"
+    (found, *_) = about(check([egg(short_dir, text, model=model)], env(short_dir)), "small memory")
+    assert "room for one turn of 46464 tokens, and max_model_len is 46592" in found.message
+    assert 'set [kv] size to "1027MiB" or more' in found.message
+
+
+def test_a_cache_that_no_numa_node_holds_is_an_error(short_dir: Path) -> None:
+    memory = MemoryLook(egg(short_dir, "[kv]\nsize = '3GiB'"), {}, [], cpu=True)
+    sizes = {"free": 64 << 30, "total": 64 << 30}
+    (found,) = memory.findings("small memory", **sizes, node=2 << 30)
+    assert found.level == "error"
+    assert "no NUMA node has more than 2 GiB" in found.message
+    assert levels(list(memory.findings("small memory", **sizes, node=4 << 30))) == {"ok"}
+    assert levels(list(memory.findings("small memory", **sizes))) == {"ok"}

@@ -28,18 +28,17 @@ def test_flags_the_engine_refuses_come_with_the_nearest(
 
 
 HAS_NONE = "--watermark has no value behind it"
-ONE = {"least": 1, "most": 1}
 WHOLE, REAL, SIZE, ANY = ("12",), ("12", "1.5"), ("12", "1k", "auto"), ("12", "1.5", "1k", "x")
 TAKEN = Help(
     (
-        Flag(("--seed",), **ONE, takes=WHOLE),
-        Flag(("--watermark",), **ONE, takes=REAL),
-        Flag(("--bytes", "-b"), **ONE, takes=SIZE),
-        Flag(("--log-level",), **ONE, choices=("debug", "warning"), takes=ANY),
-        Flag(("--tokenizer-mode",), **ONE, choices=("auto", "hf"), is_open=True),
+        Flag(("--seed",), 1, 1, takes=WHOLE),
+        Flag(("--watermark",), 1, 1, takes=REAL),
+        Flag(("--bytes", "-b"), 1, 1, takes=SIZE),
+        Flag(("--log-level",), 1, 1, choices=("debug", "warning"), takes=ANY),
+        Flag(("--tokenizer-mode",), 1, 1, choices=("auto", "hf"), is_open=True),
         Flag(("--eager", "--no-eager"), least=0, most=0),
         Flag(("--sizes",), least=1, takes=WHOLE),
-        Flag(("--compilation-config", "-cc"), **ONE),
+        Flag(("--compilation-config", "-cc"), 1, 1),
         Flag(("--only-named",)),
     )
 )

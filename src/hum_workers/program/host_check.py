@@ -7,6 +7,7 @@ Starts nothing and keeps nothing: the connection to humd is closed at once, the 
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 import threading
@@ -207,3 +208,15 @@ def available_memory(
             most, used = limit
             free, total = min(free, max(0, most - used)), min(total, most)
     return free, total
+
+
+def largest_node(nodes: Path = Path("/sys/devices/system/node")) -> int:
+    """Returns the bytes of memory of the NUMA node that has most; 0 when unknown."""
+    sizes = [0]
+    for file in nodes.glob("node[0-9]*/meminfo"):
+        try:
+            found = re.search(r"MemTotal:\s+(\d+) kB", file.read_text())
+        except OSError:
+            continue
+        sizes += [int(found[1]) * 1024] if found else []
+    return max(sizes)

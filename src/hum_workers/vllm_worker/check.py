@@ -13,7 +13,13 @@ from hum_workers import devices
 from hum_workers.program import memory_check, places
 from hum_workers.program.command_check import why_not_startable
 from hum_workers.program.findings import Finding, Level, safely
-from hum_workers.program.host_check import available_memory, cells_at_once, check_host, patience
+from hum_workers.program.host_check import (
+    available_memory,
+    cells_at_once,
+    check_host,
+    largest_node,
+    patience,
+)
 from hum_workers.vllm_worker import command, engine_help, environment, flag_values, model_check
 from hum_workers.vllm_worker.egg import VllmEgg
 from hum_workers.vllm_worker.memory_check import MemoryLook
@@ -176,7 +182,8 @@ class _Look:
 
     def _devices(self) -> Iterator[Finding]:
         egg, engine, subject = self._egg, self._engine, f"{self._egg.name} devices"
-        seen = devices.nvidia_devices(self._env)
+        with patience("asking nvidia-smi for the GPUs"):
+            seen = devices.nvidia_devices(self._env)
         if engine is not None and engine.cpu_only:
             if egg.placement.gpu:
                 text = "[placement] gpu is set, and this vLLM is the build for CPUs"
@@ -202,4 +209,6 @@ class _Look:
         cpu = self._engine is not None and self._engine.cpu_only
         self.memory = MemoryLook(self._egg, self._engine_env(), self._gpus, cpu=cpu)
         free, total = available_memory()
-        yield from self.memory.findings(f"{self._egg.name} memory", free=free, total=total)
+        yield from self.memory.findings(
+            f"{self._egg.name} memory", free=free, total=total, node=largest_node()
+        )

@@ -24,7 +24,7 @@ GPU_SHARE = 0.92
 """vLLM's own `--gpu-memory-utilization`. So much must be free when it starts, even when the size of
 the cache is given."""
 CPU_BLOCK, GPU_BLOCK = 128, 16
-"""Tokens that the cache is dealt out in."""
+"""Tokens that the cache is dealt out in. One block of them is the engine's own."""
 
 
 class MemoryLook:
@@ -51,13 +51,19 @@ class MemoryLook:
         """Whether there is a model's folder to look into."""
         return self._model is not None
 
-    def findings(self, subject: str, *, free: int, total: int) -> Iterator[Finding]:
-        """Yields what is wrong, or how much it takes; `free` and `total` are bytes of the host."""
+    def findings(self, subject: str, *, free: int, total: int, node: int = 0) -> Iterator[Finding]:
+        """Yields what is wrong, or how much it takes.
+
+        Args:
+            free: bytes of the host that can be used now.
+            total: bytes of the host in all; 0 when unknown.
+            node: bytes of its largest NUMA node; 0 when unknown.
+        """
         if not self.is_known:
             return
         found = [*self._cache(subject, total), *self._devices(subject), *self._limit(subject)]
         if self._cpu and total:
-            found += self._host(subject, free, total)
+            found += [*self._host(subject, free, total), *self._node(subject, node)]
         yield from found
         if not found and self._cpu and total:
             yield Finding("ok", subject, f"{self._terms()} of {amount(free)} free")
@@ -127,22 +133,21 @@ class MemoryLook:
         if each is None or length is None or room is None or self._shares_context():
             return
         block = self._block()
-        if ceil(length / block) * block * each <= room:
+        least = (ceil(length / block) + 1) * block * each
+        if least <= room:
             return
-        fits = room // (block * each) * block
+        fits = max(0, (room // (block * each) - 1) * block)
         if not self._cpu and egg.kv.size is None:
             advice = f"lower [model] max_model_len to {fits}" if fits else "take more GPUs"
         else:
-            # One block is the engine's own.
-            least = (ceil(length / block) + 1) * block * each
             key = "set [kv] size to" if egg.kv.gpu_memory_utilization is None else "give it"
             advice = f"{key} {size_value(least)} or more"
             advice += f", or [model] max_model_len to {fits} at most" if fits else ""
         yield Finding(
             "error",
             subject,
-            f"the cache of {amount(room)} holds {fits} tokens, and one turn of max_model_len has "
-            f"{length}, so vLLM would not start; {advice}",
+            f"the cache of {amount(room)} has room for one turn of {fits} tokens, and "
+            f"max_model_len is {length}, so vLLM would not start; {advice}",
         )
 
     def _shares_context(self) -> bool:
@@ -195,3 +200,10 @@ class MemoryLook:
             level = "error" if self._all_weights() + self._cache_bytes(0) > total else "warning"
             text = f"{self._terms()} is more than the {amount(free)} that are free here"
             yield Finding(level, subject, f"{text}; lower [kv] size")
+
+    def _node(self, subject: str, node: int) -> Iterator[Finding]:
+        """Looks whether the cache of one rank fits into one NUMA node, where vLLM puts it."""
+        size = self._egg.kv.size or CPU_KV_BYTES
+        if self._egg.kv.gpu_memory_utilization is None and node and size > node:
+            text = f"[kv] size is {amount(size)} for each rank, and no NUMA node has more than"
+            yield Finding("error", subject, f"{text} {amount(node)}; lower it")
