@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from hum_workers.egg.tables import Flaw
 from hum_workers.egg.units import is_loopback
+from hum_workers.llama_rpc_worker.egg_tables import LlamaTables, SliceEntry
 from hum_workers.llama_rpc_worker.facts import Layers
 from hum_workers.llama_rpc_worker.values import is_private, is_wildcard
-
-if TYPE_CHECKING:
-    from hum_workers.llama_rpc_worker.egg import LlamaEgg, SliceEntry
 
 MOST_LAYERS_APART = 15
 """Slices: llama.cpp's --tensor-split takes 16 numbers, and one may be the coordinator's own."""
 _ROLE = ("cell", "role")
 
 
-def of_slice(egg: LlamaEgg) -> Iterator[Flaw]:
+def of_slice(egg: LlamaTables) -> Iterator[Flaw]:
     """Yields the mistakes of a slice's egg."""
     for key in sorted(egg.model.model_fields_set - {"fingerprint"}):
         why = "is a coordinator's: a slice gets its model from whoever leases it; remove it"
@@ -42,7 +39,7 @@ def of_slice(egg: LlamaEgg) -> Iterator[Flaw]:
     yield from _door(egg)
 
 
-def _door(egg: LlamaEgg) -> Iterator[Flaw]:
+def _door(egg: LlamaTables) -> Iterator[Flaw]:
     rpc, listen = egg.rpc, ("rpc", "listen")
     host = rpc.listen[0]
     if rpc.private_network and is_wildcard(host):
@@ -61,7 +58,7 @@ def _door(egg: LlamaEgg) -> Iterator[Flaw]:
         )
 
 
-def slice_cautions(egg: LlamaEgg) -> Iterator[Flaw]:
+def slice_cautions(egg: LlamaTables) -> Iterator[Flaw]:
     """Yields what of a slice is likely to disappoint."""
     host = egg.rpc.listen[0]
     if is_wildcard(host):
@@ -83,7 +80,7 @@ def slice_cautions(egg: LlamaEgg) -> Iterator[Flaw]:
         )
 
 
-def of_coordinator(egg: LlamaEgg) -> Iterator[Flaw]:
+def of_coordinator(egg: LlamaTables) -> Iterator[Flaw]:
     """Yields the mistakes of a coordinator's egg."""
     model = egg.model
     if model.path is None:
@@ -102,7 +99,7 @@ def of_coordinator(egg: LlamaEgg) -> Iterator[Flaw]:
         yield from _overlaps(egg)
 
 
-def _slices(egg: LlamaEgg) -> Iterator[Flaw]:
+def _slices(egg: LlamaTables) -> Iterator[Flaw]:
     first: dict[object, int] = {}
     if len(egg.slices) > MOST_LAYERS_APART:
         message = f"names {len(egg.slices)}; llama.cpp spreads a model over {MOST_LAYERS_APART}"
@@ -131,7 +128,7 @@ def _twice(index: int, entry: SliceEntry, first: dict[object, int]) -> Iterator[
             yield Flaw(("slices", index, key), f"stands in slices[{other}] as well; each once")
 
 
-def _overlaps(egg: LlamaEgg) -> Iterator[Flaw]:
+def _overlaps(egg: LlamaTables) -> Iterator[Flaw]:
     """Yields blocks that two are to hold; whether all are held, only the model's header says."""
     held: list[tuple[str, Layers]] = []
     if egg.split.local is not None:

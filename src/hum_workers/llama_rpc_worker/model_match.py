@@ -1,4 +1,4 @@
-"""What an egg says of its model, held against the model's own header (pure)."""
+"""What an egg says of its model, held against the model's own header."""
 
 from __future__ import annotations
 
