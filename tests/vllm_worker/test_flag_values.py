@@ -84,6 +84,15 @@ def test_what_the_engine_takes_is_not_told(args: list[str]) -> None:
     assert list(wrong_values(args, TAKEN)) == []
 
 
+@pytest.mark.parametrize("args", [["-O3"], ["-O=3"], ["-O", "3"], ["-Odecode"]])
+def test_the_short_form_of_the_optimization_level_is_written_out(args: list[str]) -> None:
+    level = Flag(("--optimization-level",), 1, 1)
+    assert list(unknown_flags(args, frozenset(level.names))) == []
+    assert list(wrong_values(args, Help((level,)))) == []
+    ((complaint, _),) = wrong_values(["-O"], Help((level,)))
+    assert complaint == "--optimization-level has no value behind it"
+
+
 def test_a_name_that_a_plugin_may_bring_is_not_surely_wrong() -> None:
     ((complaint, surely),) = wrong_values(["--tokenizer-mode", "own"], TAKEN)
     assert (complaint, surely) == (

@@ -6,7 +6,7 @@ Pure. Promise: no complaint repeats a value of `engine.args`, which may be a sec
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -17,6 +17,7 @@ SAMPLES = ("12", "1.5", "1k", "None", "auto", "x", '{"a": 1}')
 SHOWN = 16
 """Choices in one sentence."""
 LIKE_FLAG = 0.75
+LEVEL = "--optimization-level"
 
 _FLAG = re.compile(r"--?[A-Za-z]")
 _AMOUNT = re.compile(r"[0-9]+(\.[0-9]+)?[kKmMgGtT]")
@@ -64,7 +65,7 @@ def unknown_flags(args: Sequence[str], known: frozenset[str]) -> Iterator[tuple[
     Read as vLLM does: underscores for dashes, `--flag=value`, `--flag.field value`, and the short
     beginnings that argparse takes for a whole flag. Values are never yielded.
     """
-    for arg in args:
+    for arg in _spelled(args, known):
         if not _FLAG.match(arg):
             continue
         flag = _name(arg)
@@ -75,7 +76,7 @@ def unknown_flags(args: Sequence[str], known: frozenset[str]) -> Iterator[tuple[
 def wrong_values(args: Sequence[str], known: Help) -> Iterator[tuple[str, bool]]:
     """Yields a complaint about each flag whose values the engine refuses, and whether it surely
     does; flags that are not known are left out."""
-    for arg, values in _groups(args):
+    for arg, values in _groups(_spelled(args, known.names())):
         if "." in re.split(r"[= ]", arg, maxsplit=1)[0]:
             continue  # a field of a flag that takes JSON
         if " " in arg.partition("=")[0]:
@@ -92,7 +93,17 @@ def wrong_values(args: Sequence[str], known: Help) -> Iterator[tuple[str, bool]]
                 yield f"{_name(arg)} {complaint}", not flags[0].is_open
 
 
-def _groups(args: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+def _spelled(args: Sequence[str], names: frozenset[str]) -> Iterator[str]:
+    """Yields the arguments with `-O3`, `-O=3` and `-O 3` written out, as vLLM does first of all."""
+    for arg in args:
+        if arg.startswith("-O") and LEVEL in names:
+            yield LEVEL
+            yield from filter(None, [arg[2:].removeprefix("=")])
+        else:
+            yield arg
+
+
+def _groups(args: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
     """Yields each flag and the values behind it; a negative number is a value."""
     group: tuple[str, list[str]] | None = None
     for arg in args:
