@@ -5,7 +5,7 @@ CODE := src tests scripts bench
 PYTEST := $(RUN) pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model demo test test-fast test-real lint format bench clean distclean
+.PHONY: help setup model llama demo demo-llama test test-fast test-real lint format bench clean distclean
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -17,8 +17,14 @@ model: setup ## the small real model in .cache (30 seconds, then nothing to do)
 	@$(RUN) scripts.smollm2
 	@$(RUN) scripts.tiny
 
+llama: setup ## llama.cpp with RPC and a small model in .cache (10 minutes on two cores, then nothing to do)
+	@$(RUN) scripts.llama_cpp
+
 demo: model ## one prompt from a rehearsal humd through bee and vLLM and back
 	@$(RUN) scripts.demo
+
+demo-llama: llama ## the same over two slices of llama.cpp on this machine
+	@$(RUN) scripts.demo_llama
 
 test: ## all tests and lint; what fails hides nothing of the rest
 	@$(MAKE) --no-print-directory --keep-going test-fast test-real lint

@@ -115,9 +115,12 @@ def title(process: psutil.Process) -> str:
     line = " ".join(words)
     for part, name in (
         ("hum_workers.vllm_worker", "bee"),
+        ("hum_workers.llama_rpc_worker", "bee"),
         ("hum_workers.tender", "tender"),
         ("unshare", "namespace"),
         ("guard.py", "guard"),
+        ("llama-server", "engine: llama-server"),
+        ("rpc-server", "engine: rpc-server"),
         ("resource_tracker", "engine: resource tracker"),
         ("VLLM::", f"engine: {words[0].removeprefix('VLLM::') if words else ''}"),
         ("vllm.entrypoints", "engine: API server"),
@@ -168,12 +171,23 @@ async def play(egg: Path, text: str, model: str, stop: Stop) -> int:
     finally:
         for line in rehearsal.left:
             print(f"left behind: {line}", file=sys.stderr)
+    return finished("demo", failed, rehearsal, stopped, stop)
+
+
+def finished(name: str, failed: str, rehearsal: Rehearsal, stopped: float, stop: Stop) -> int:
+    """Says how it ended, and returns the exit code."""
     if failed:
-        print(f"demo: {failed}", file=sys.stderr)
+        print(f"{name}: {failed}", file=sys.stderr)
         return 1
     if rehearsal.left:
         return 1
     print(f"all processes, sockets and folders are gone, after {stopped:.1f} s")
+    return stop.code
+
+
+def interrupted(name: str, stop: Stop) -> int:
+    """Says which signal ended it, and returns the exit code."""
+    print(f"{name}: interrupted by {signal.Signals(stop.code - 128).name}", file=sys.stderr)
     return stop.code
 
 
@@ -212,8 +226,7 @@ async def amain(options: argparse.Namespace) -> int:
     try:
         return await play(options.egg, options.prompt, served_name(options.egg), stop)
     except asyncio.CancelledError:
-        print(f"demo: interrupted by {signal.Signals(stop.code - 128).name}", file=sys.stderr)
-        return stop.code
+        return interrupted("demo", stop)
 
 
 def main() -> int:

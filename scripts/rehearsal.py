@@ -149,6 +149,8 @@ class Rehearsal:
         self.env = self._environment()
         self.humd: Part | None = None
         self.bee: Part | None = None
+        """The last one that was started."""
+        self.bees: list[Part] = []
         self.models: list[str] = []
         self.failed: str | None = None
         self._died: str | None = None
@@ -178,11 +180,11 @@ class Rehearsal:
         self.humd = humd = Part("the fake humd", command, self.env)
         await humd.until(lambda: any("listens" in line for line in humd.lines), 30)
 
-    async def start_bee(self, *eggs: Path) -> None:
-        """Starts `vllm-worker`; `on_event` hears each line of its log."""
+    async def start_bee(self, *eggs: Path, module: str = "hum_workers.vllm_worker") -> None:
+        """Starts a worker; `on_event` hears each line of its log."""
         flags = [part for egg in eggs for part in ("--egg", str(egg))]
-        command = [sys.executable, "-m", "hum_workers.vllm_worker", *flags]
-        self.bee = Part("the bee", command, self.env)
+        self.bee = Part("the bee", [sys.executable, "-m", module, *flags], self.env)
+        self.bees.append(self.bee)
 
         def hear(line: str) -> None:
             try:
@@ -227,14 +229,14 @@ class Rehearsal:
 
     def processes(self) -> list[psutil.Process]:
         """Returns the bee and all below it, and remembers them for the check at the end."""
-        if self.bee is None or self.bee.process.poll() is not None:
-            return []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            bee = psutil.Process(self.bee.pid)
-            found = [bee, *bee.children(recursive=True)]
-            self._seen |= {process.pid: process for process in found}
-            return found
-        return []
+        found: list[psutil.Process] = []
+        for part in self.bees:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if part.process.poll() is None:
+                    bee = psutil.Process(part.pid)
+                    found += [bee, *bee.children(recursive=True)]
+        self._seen |= {process.pid: process for process in found}
+        return found
 
     async def __aenter__(self) -> Self:
         return self
@@ -247,13 +249,14 @@ class Rehearsal:
     ) -> None:
         try:
             self.processes()
-            for part, grace in ((self.bee, STOP), (self.humd, GONE)):
-                if part is not None:
-                    await self._unless_hurried(part.stop(grace))
+            for part in reversed(self.bees):
+                await self._unless_hurried(part.stop(STOP))
+            if self.humd is not None:
+                await self._unless_hurried(self.humd.stop(GONE))
         finally:
-            for part in (self.bee, self.humd):
-                if part is not None:
-                    part.kill()
+            for each in (*self.bees, self.humd):
+                if each is not None:
+                    each.kill()
             self.left = self._leftovers()
             shutil.rmtree(self.folder, ignore_errors=True)
             if self.folder.exists():

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hum_workers.program.cli import run
-from hum_workers.program.worker import Worker
+from hum_workers.program.worker import Look, Worker
 
 if TYPE_CHECKING:
     from hum_workers.cells.plan import Raiser
     from hum_workers.llama_rpc_worker.egg import LlamaEgg
+    from hum_workers.program.annex import Annex, Home
     from hum_workers.program.findings import Finding
 
 
@@ -70,6 +71,18 @@ def _engine_version() -> str:
     return f"llama.cpp {found.version}"
 
 
+def _annex(home: Home, eggs: Sequence[LlamaEgg]) -> Annex:
+    from hum_workers.llama_rpc_worker.annex import LlamaAnnex
+
+    return LlamaAnnex(home, eggs)
+
+
+def _route(eggs: Sequence[LlamaEgg], say: Callable[[object], None]) -> int:
+    from hum_workers.llama_rpc_worker.route_look import look
+
+    return look(eggs, say, WORKER.hive)
+
+
 WORKER = Worker(
     hive="llama-rpc-worker",
     about="Raises llama.cpp servers and slices of models from eggs, and serves the models to hum's "
@@ -82,6 +95,10 @@ WORKER = Worker(
     check=_check,
     show=_show,
     engine_version=_engine_version,
+    annex=_annex,
+    looks=[
+        Look(flag="--route", help="print who would hold which layers; loads nothing", run=_route),
+    ],
 )
 
 

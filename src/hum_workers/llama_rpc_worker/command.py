@@ -64,6 +64,11 @@ def environment(
     return {**passed, **ours, **egg.engine.env}
 
 
+def batch_for(binaries: Binaries) -> int:
+    """Returns the tokens of a prompt in one step that are best on this host's own devices."""
+    return GPU_BATCH if binaries.devices else CPU_BATCH
+
+
 def build_coordinator(
     egg: LlamaEgg,
     binaries: Binaries,

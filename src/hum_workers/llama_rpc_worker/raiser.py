@@ -89,7 +89,6 @@ class LlamaRaiser:
         if "--rpc" in self.route_flags:
             binaries.needs_rpc()
         self._check_model()
-        best = command.GPU_BATCH if binaries.devices else command.CPU_BATCH
         return command.build_coordinator(
             egg,
             binaries,
@@ -99,7 +98,7 @@ class LlamaRaiser:
             log_file=self._log_file,
             inherited=self._inherited,
             cores=cores,
-            batch=self.batch or best,
+            batch=self.batch or command.batch_for(binaries),
         )
 
     def _check_model(self) -> None:

@@ -50,6 +50,24 @@ def key_path(hive: str, name: str | None, state_home: Path) -> Path:
     return state_home / "hum" / "bees" / file
 
 
+def seed_of(hive: str, name: str | None, state_home: Path) -> tuple[str, bytes]:
+    """Returns hid and seed of a bee that may run at this moment; a new key where there is none.
+
+    Raises:
+        IdentityError: the key is unusable.
+    """
+    path = key_path(hive, name, state_home)
+    with _named(path):
+        if not path.exists():
+            _create(path)
+        fd = _opened(path)
+        try:
+            seed = _seed(fd, path)
+        finally:
+            os.close(fd)
+    return hid_of(seed), seed
+
+
 @dataclass(frozen=True, kw_only=True)
 class Peeked:
     """What `Identity.peek` found. `hid` is None where there is no key yet."""

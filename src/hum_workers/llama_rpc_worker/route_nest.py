@@ -1,0 +1,256 @@
+"""The nest of a coordinator: raises llama-server once every layer of its model has a holder.
+
+The route is planned from what the slices say at their doors, leased as a whole in one order that
+all coordinators share, and proven after the load by llama-server's own report. Whatever ends the
+cell gives the slices back, and the next one begins with a route that is planned anew. A slice that
+joins never disturbs a cell that lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+import structlog
+
+from hum_workers.cells.blame import Again, Diagnosis
+from hum_workers.cells.cell import Cell
+from hum_workers.cells.lasting import LastingNest
+from hum_workers.cells.plan import NestPlan, Raiser
+from hum_workers.cells.room import Room
+from hum_workers.errors import HumError
+from hum_workers.llama_rpc_worker.gathering import Gathering
+from hum_workers.llama_rpc_worker.holding import Holding, NotHeld
+from hum_workers.llama_rpc_worker.idle_canary import IdleCanary
+from hum_workers.llama_rpc_worker.layout import flags
+from hum_workers.llama_rpc_worker.proof import Proof
+from hum_workers.llama_rpc_worker.route import Route, RouteError
+from hum_workers.spec import CellSpec
+
+log = structlog.get_logger()
+
+HOLD_BACK = 30.0
+"""Seconds after a loss in which the same slices may come back before others are taken."""
+WITHDRAW = 3.0
+"""Seconds without a route after which humd hears of it: a recycled slice is back in less."""
+
+
+class Router(Protocol):
+    """Plans a route from what the gathering sees now."""
+
+    async def refresh(self) -> None:
+        """Reads the model's header, if it is another one by now.
+
+        Raises:
+            HumError: it can't be read, or the engine is not there.
+        """
+
+    def plan(self) -> Route:
+        """Returns the route.
+
+        Raises:
+            RouteError: not every layer has a holder, or one is not fit.
+        """
+
+
+class RoutedRaiser(Raiser, Protocol):
+    """A raiser of llama-server that is told its route first."""
+
+    route_flags: Sequence[str]
+    explain: Callable[[str], str]
+    """Puts the slices' names into a line of llama-server's."""
+
+    def spec(self, cell_id: str, away: Mapping[str, str]) -> CellSpec:
+        """See `Raiser`."""
+
+    def diagnose(self, lines: Sequence[str]) -> Diagnosis:
+        """See `Raiser`."""
+
+
+class RouteNest(LastingNest):
+    """See the module."""
+
+    def __init__(
+        self,
+        plan: NestPlan,
+        raiser: RoutedRaiser,
+        *,
+        gathering: Gathering,
+        router: Router,
+        room: Room | None = None,
+        hold_back: float = HOLD_BACK,
+    ) -> None:
+        super().__init__(plan, raiser, room=room)
+        self.why_incomplete: tuple[str, ...] = ("no slice was asked yet",)
+        """One line for each thing that keeps the route from being complete; empty when it is."""
+        self._routed = raiser
+        self._gathering = gathering
+        self._router = router
+        self._hold_back = hold_back
+        self._holding: Holding | None = None
+        self._proof: Proof | None = None
+        self._last: frozenset[str] = frozenset()
+        """The hids of the last route that was raised."""
+        self._lost_at: float | None = None
+        self._stirred = asyncio.Event()
+        self._withdrawal: asyncio.TimerHandle | None = None
+        self._open = False
+        """Whether the route is complete, or was a moment ago."""
+        self._returns: set[asyncio.Task[None]] = set()
+        self._canary = IdleCanary(self._condemn)
+
+    @property
+    def advertised(self) -> bool:
+        """Whether humd may send prompts: the egg says so, and the route is complete."""
+        return self._open and super().advertised
+
+    def why_waiting(self) -> str:
+        """Returns in a few words what a waiting turn waits for."""
+        if self._holding is None and self.why_incomplete:
+            return f"the route is not complete: {self.why_incomplete[0]}"
+        return super().why_waiting()
+
+    def gathered(self) -> None:
+        """Hears that the gathering sees something else."""
+        self._look()
+        self._stirred.set()
+
+    async def stop(self, grace: float, reason: str) -> None:
+        """See `Nest.stop`; returns when the slices have been given back."""
+        self._canary.close()
+        if self._withdrawal is not None:
+            self._withdrawal.cancel()
+        await super().stop(grace, reason)
+        if self._returns:
+            await asyncio.wait(self._returns)
+
+    async def _one_life(self) -> float | None:
+        try:
+            await self._router.refresh()
+        except HumError as error:
+            self._complete((str(error),))
+            return 0 if self._start_failed(error) is Again.AT_ONCE else next(self._pauses)
+        route = await self._covered()
+        try:
+            holding = await Holding.take(route, self._gathering, self._slice_lost)
+        except NotHeld as error:
+            log.warning("worker.route.not_held", egg=self.name, reason=str(error))
+            self._gathering.hurry()
+            return next(self._pauses)
+        self._holding = holding
+        self._last = frozenset(share.offer.facts.hid for share in route.shares)
+        self._routed.explain = holding.explain
+        self._proof = None
+        if route.shares:  # else where everything is, llama-server may decide
+            self._routed.route_flags = flags(route, holding.endpoints)
+            self._proof = Proof(route, holding.endpoints)
+        try:
+            pause = await super()._one_life()
+        finally:
+            self._give_back_slices(holding)
+        if holding.lost is None:
+            return pause
+        self._lost_at = self._loop.time()
+        return 0.0
+
+    async def _covered(self) -> Route:
+        """Returns a route that may be taken, when there is one."""
+        while True:
+            self._stirred.clear()
+            route = self._look()
+            if route is not None:
+                for line in route.lines():
+                    log.info("worker.route", egg=self.name, line=line)
+                return route
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stirred.wait(), 1.0)
+
+    def _look(self) -> Route | None:
+        """Plans, and keeps the word on whether the route is complete."""
+        if self._holding is not None:
+            self._complete(())
+            return None
+        try:
+            route = self._router.plan()
+        except RouteError as error:
+            self._complete(error.problems)
+            return None
+        hids = frozenset(share.offer.facts.hid for share in route.shares)
+        if self._lost_at is not None and hids != self._last:
+            left = self._lost_at + self._hold_back - self._loop.time()
+            if left > 0:
+                self._complete((f"a slice was lost; it has {left:.0f} s more to come back",))
+                return None
+        self._complete(())
+        return route
+
+    def _complete(self, why_not: tuple[str, ...]) -> None:
+        if why_not != self.why_incomplete and why_not:
+            for line in why_not:
+                log.warning("worker.route.incomplete", egg=self.name, reason=line)
+        self.why_incomplete = why_not
+        if not why_not:
+            if self._withdrawal is not None:
+                self._withdrawal.cancel()
+                self._withdrawal = None
+            if not self._open:
+                self._open = True
+                self._plan.on_change()
+        elif self._open and self._withdrawal is None:
+            self._withdrawal = self._loop.call_later(WITHDRAW, self._withdraw)
+
+    def _withdraw(self) -> None:
+        self._withdrawal = None
+        self._open = False
+        log.warning(
+            "worker.route.withdrawn",
+            egg=self.name,
+            models=self.models,
+            reason="; ".join(self.why_incomplete),
+        )
+        self._plan.on_change()
+
+    def _became_ready(self) -> None:
+        assert self.cell is not None
+        if self._proof is not None and (differences := self._proof.differences()):
+            self._give_up(f"llama-server's own report is not the route: {'; '.join(differences)}")
+            self.cell.kill()
+            return
+        super()._became_ready()
+        self._lost_at = None
+        self._canary.watch(self.cell, self.model, lambda: self.busy)
+
+    def _noticed(self, cell: Cell, notice: str) -> None:
+        if cell is self.cell and self._proof is not None:
+            self._proof.line(notice)
+
+    def _slice_lost(self, why: str) -> None:
+        """A slice of the route is gone; llama-server would find out with its next token."""
+        self._condemn(why)
+
+    def _condemn(self, why: str) -> None:
+        cell = self.cell
+        if cell is not None and not cell.emerged.done():
+            task = self._loop.create_task(_silence(cell, why), name=f"condemned-{cell.cell_id}")
+            self._returns.add(task)
+            task.add_done_callback(self._returns.discard)
+
+    def _give_back_slices(self, holding: Holding) -> None:
+        """Frees the slices as soon as the cell is dead; with it they would be recycled under it."""
+        self._holding = None
+        self._canary.close()
+        task = self._loop.create_task(self._after(self.cell, holding), name=f"free-{self.name}")
+        self._returns.add(task)
+        task.add_done_callback(self._returns.discard)
+
+    async def _after(self, cell: Cell | None, holding: Holding) -> None:
+        if cell is not None:
+            await asyncio.shield(cell.emerged)
+        await holding.release()
+        self._gathering.hurry()
+
+
+async def _silence(cell: Cell, why: str) -> None:
+    await cell.silence(0, why)

@@ -1,0 +1,70 @@
+"""Routing: what a coordinator's egg, its model and the slices that answer make together."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import psutil
+
+from hum_workers.errors import EngineError
+from hum_workers.llama_rpc_worker import command
+from hum_workers.llama_rpc_worker.facts import Build, ModelFacts
+from hum_workers.llama_rpc_worker.gathering import Gathering
+from hum_workers.llama_rpc_worker.gguf import read
+from hum_workers.llama_rpc_worker.raiser import LlamaRaiser
+from hum_workers.llama_rpc_worker.route import Route, RouteError, RouteWant, plan
+
+if TYPE_CHECKING:
+    from hum_workers.llama_rpc_worker.egg import LlamaEgg
+
+
+class Routing:
+    """Plans routes for one egg."""
+
+    def __init__(self, egg: LlamaEgg, gathering: Gathering, raiser: LlamaRaiser, hid: str) -> None:
+        self._egg = egg
+        self._gathering = gathering
+        self._raiser = raiser
+        self._hid = hid
+        self._model: ModelFacts | None = None
+        self._seen: tuple[object, ...] = ()
+        self._own: Build | None = None
+        self._batch = command.CPU_BATCH
+
+    async def refresh(self) -> None:
+        """See `route_nest.Router`."""
+        binaries = await asyncio.to_thread(self._raiser.binaries)
+        self._own = binaries.build
+        self._batch = self._raiser.batch or command.batch_for(binaries)
+        path = self._egg.model.path
+        assert path is not None
+        try:
+            at = path.stat()
+        except OSError as error:
+            raise EngineError(f"[model] path: {path} can't be read: {error.strerror}") from error
+        seen = at.st_ino, at.st_size, at.st_mtime_ns
+        if seen != self._seen:
+            self._model, self._seen = await asyncio.to_thread(read, path), seen
+
+    def plan(self) -> Route:
+        """Returns the route over what the gathering sees now.
+
+        Raises:
+            RouteError: it is not complete; one line for each reason.
+        """
+        egg = self._egg
+        if self._model is None or self._own is None:
+            raise RouteError(("the model's header was not read yet",))
+        want = RouteWant(
+            policy=egg.split.policy,
+            local=egg.split.local,
+            head=egg.split.head,
+            ctx=egg.model.ctx,
+            parallel=egg.model.parallel,
+            batch=self._batch,
+            own=self._own,
+            own_hid=self._hid,
+            local_memory=egg.limits.memory or psutil.virtual_memory().available,
+        )
+        return plan(self._model, self._gathering.offers, want)
