@@ -51,11 +51,13 @@ class LlamaAnnex:
                 "with a bee.name of its own"
             )
 
-    def nest(self, egg: LlamaEgg, plan: NestPlan, raiser: Raiser, room: Room | None) -> Nest:
-        """See `Annex`."""
+    def nest(self, egg: LlamaEgg, plan: NestPlan, raiser: Raiser, room: Room | None) -> Nest | None:
+        """See `Annex`; a coordinator whose egg names no slice has nothing to gather."""
         assert isinstance(raiser, LlamaRaiser)
         if egg.cell.role == "slice":
             return self._slice(egg, plan, raiser, room)
+        if not egg.slices:
+            return None
         gathering = Gathering(partial(known, egg, self._home), partial(link, egg, self._home))
         routing = Routing(egg, gathering, raiser, self._home.hid)
         nest = RouteNest(plan, raiser, gathering=gathering, router=routing, room=room)
