@@ -42,7 +42,8 @@ def check(eggs: Sequence[VllmEgg], env: Mapping[str, str]) -> list[Finding]:
         env: our own environment.
     """
     findings: list[Finding] = []
-    looks = [_Look(egg, env) for egg in eggs]
+    helps: dict[Engine, flag_values.Help | None] = {}
+    looks = [_Look(egg, env, helps) for egg in eggs]
     for look in looks:
         findings += look.findings()
     cells = memory_check.Cells(cells_at_once(eggs), len(eggs))
@@ -63,8 +64,14 @@ def _together(looks: Sequence[_Look], cells: memory_check.Cells) -> Iterator[Fin
 class _Look:
     """One egg under examination; what one step learns serves the next."""
 
-    def __init__(self, egg: VllmEgg, env: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        egg: VllmEgg,
+        env: Mapping[str, str],
+        helps: dict[Engine, flag_values.Help | None],
+    ) -> None:
         self._egg = egg
+        self._helps = helps
         self._env = env
         self._engine: Engine | None = None
         self._gpus: list[devices.Gpu] = []
@@ -130,10 +137,12 @@ class _Look:
         engine, asked = self._engine, self._named()
         if engine is None or engine.broken or not (asked or self._egg.engine.args):
             return
-        with patience(f"asking vLLM {engine.version} for its flags; the first time takes a while"):
-            known = engine_help.known_help(
-                engine, self._engine_env(), engine_help.cache_folder(self._env)
-            )
+        if engine not in self._helps:  # no answer takes minutes, so no two are waited for
+            with patience(f"asking vLLM {engine.version} for its flags; at first it takes a while"):
+                self._helps[engine] = engine_help.known_help(
+                    engine, self._engine_env(), engine_help.cache_folder(self._env)
+                )
+        known = self._helps[engine]
         if known is None:
             keys = [*asked, *(["engine.args"] if self._egg.engine.args else [])]
             text = f"its help can't be read, so {', '.join(keys)} can't be checked"

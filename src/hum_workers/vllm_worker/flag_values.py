@@ -20,7 +20,7 @@ LIKE_FLAG = 0.75
 LEVEL = "--optimization-level"
 
 _FLAG = re.compile(r"--?[A-Za-z]")
-_AMOUNT = re.compile(r"[0-9]+(\.[0-9]+)?[kKmMgGtT]")
+_AMOUNT = re.compile(r"[0-9]+(\.[0-9]+)?[kmgt]|[0-9]+[KMGT]")
 
 
 class Flag(msgspec.Struct, frozen=True):
