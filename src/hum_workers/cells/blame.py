@@ -65,7 +65,7 @@ RULES: dict[Death, tuple[Again, str]] = {
 }
 
 
-SILENT = "the engine itself said nothing: no log has more"
+SILENT = "there is no log of it: the engine itself said nothing"
 """Instead of an advice to read its log."""
 
 
