@@ -43,7 +43,7 @@ STALL_BUDGET = 5.0
 
 
 class Pulse:
-    """How long the loop stands still: milliseconds of its own CPU between two of its rounds."""
+    """How long the loop is busy before others have their turn: ms of CPU in one round, sampled."""
 
     def __init__(self) -> None:
         self.stalls: list[float] = []
@@ -52,13 +52,13 @@ class Pulse:
         self._tick()
 
     def _tick(self) -> None:
-        # A timer that is due comes once a round: what the thread worked since is one round's.
-        began = thread_time()
-        self._handle = self._loop.call_later(
-            TICK, lambda: self._loop.call_soon(self._beat, began, self._loop.time())
-        )
+        self._handle = self._loop.call_later(TICK, self._loop.call_soon, self._begin)
 
-    def _beat(self, began: float, now: float) -> None:
+    def _begin(self) -> None:
+        # What is called soon comes after all that is ready now: one round.
+        self._loop.call_soon(self._end, thread_time())
+
+    def _end(self, began: float) -> None:
         self.stalls.append((thread_time() - began) * 1000)
         self._tick()
 

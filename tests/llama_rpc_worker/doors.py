@@ -9,11 +9,12 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Self
 
-from hum_workers.llama_rpc_worker.door import Door, DoorLimits
+from hum_workers.llama_rpc_worker.door import Door
 from hum_workers.llama_rpc_worker.facts import Build, Device, Layers, SliceFacts
 from hum_workers.llama_rpc_worker.lease import LeaseBook
 from hum_workers.llama_rpc_worker.slice_link import SliceLink
 from hum_workers.llama_rpc_worker.trust import Trust
+from hum_workers.llama_rpc_worker.visitor import DoorLimits
 from hum_workers.thrum.identity import hid_of
 
 SLICE, ANN, BEN = (bytes([number]) * 32 for number in (1, 2, 3))
@@ -134,12 +135,17 @@ class Peer:
 
 
 class Wire(Peer):
-    """A network between link and door: can be cut, held, and keeps what the link sent."""
+    """A network between link and door: can be cut, and keeps what the link sent.
+
+    While `stall` is cleared nothing is passed on.
+    """
 
     def __init__(self, port: int) -> None:
         super().__init__()
         self.sent = bytearray()
         self.plugged = True
+        self.stall = asyncio.Event()
+        self.stall.set()
         self._port = port
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -150,6 +156,7 @@ class Wire(Peer):
 
     async def __aexit__(self, *_: object) -> None:
         self.cut()
+        self.stall.set()
         await super().__aexit__()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -158,11 +165,6 @@ class Wire(Peer):
         self.plugged = False
         for writer in self._writers:
             writer.transport.abort()
-
-    def hold(self) -> None:
-        """Passes nothing on any more, and breaks nothing."""
-        for task in self._tasks:
-            task.cancel()
 
     def _come(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.append(writer)
@@ -186,6 +188,7 @@ class Wire(Peer):
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(1 << 16):
                 note(data)
+                await self.stall.wait()
                 writer.write(data)
         writer.close()
 

@@ -174,6 +174,9 @@ async def test_bulk_goes_through_whole_in_both_directions() -> None:
         assert there == back == blob
         assert link.traffic == (len(blob), len(blob))
         writer.close()
+        far_writer.close()
+        assert await ended(reader) == b""
+    assert link.traffic == (len(blob), len(blob))
 
 
 async def test_without_a_lease_the_port_leads_nowhere() -> None:
@@ -215,14 +218,29 @@ async def test_a_release_cuts_the_streams() -> None:
 
 
 async def test_a_network_loss_breaks_the_streams_on_both_sides() -> None:
+    cuts = Losses()
     async with Peer() as rpc, opened(Desk(rpc.address)) as door, Wire(door.port) as wire:
-        async with linked(wire.port) as link:
+        async with linked(wire.port, on_cut=cuts) as link:
             await link.lease((0, 4), "f00d")
             reader, writer = await asyncio.open_connection("127.0.0.1", await link.forward())
             far_reader, _ = await rpc.accept()
             wire.cut()
             assert await ended(reader) == b""
             assert await ended(far_reader) == b""
+            assert await cuts.one() == "its connection broke"
+            writer.close()
+
+
+async def test_an_rpc_server_that_dies_under_a_stream_is_said_at_once() -> None:
+    cuts = Losses()
+    async with Peer() as rpc, opened(Desk(rpc.address)) as door:
+        async with linked(door.port, on_cut=cuts) as link:
+            await link.lease((0, 4), "f00d")
+            reader, writer = await asyncio.open_connection("127.0.0.1", await link.forward())
+            _, far_writer = await rpc.accept()
+            far_writer.transport.abort()
+            assert await cuts.one() == "rpc-server closed its stream"
+            assert await ended(reader) == b""
             writer.close()
 
 
@@ -313,15 +331,49 @@ async def test_a_lost_connection_can_be_made_anew_without_a_lease() -> None:
         assert await link.describe()
 
 
-async def test_a_door_that_falls_silent_is_lost() -> None:
+async def test_two_that_connect_at_once_get_one_connection() -> None:
+    async with opened(Desk()) as door:
+        link = a_link(door.port)
+        await asyncio.gather(link.connect(), link.connect())
+        assert await link.describe()
+        assert len(door.visitors) == 1
+        await link.close()
+
+
+async def test_a_network_that_stalls_breaks_nothing() -> None:
+    desk, losses, cuts = Desk(), Losses(), Losses()
+    async with opened(desk) as door, Wire(door.port) as wire:
+        async with linked(wire.port, renew_every=0.01, on_lost=losses, on_cut=cuts) as link:
+            await link.lease((0, 4), "f00d")
+            await desk.next_renewal()
+            wire.stall.clear()
+            with (
+                patch("hum_workers.llama_rpc_worker.visit.ANSWER_TIME", 0.2),
+                pytest.raises(SliceError, match="has not answered"),
+            ):
+                await link.describe()
+            wire.stall.set()
+            await desk.next_renewal()
+            assert await link.describe()
+        assert losses.reasons == cuts.reasons == []
+
+
+async def test_a_link_leases_once() -> None:
+    async with opened(Desk()) as door, linked(door.port) as link:
+        await link.lease((0, 4), "f00d")
+        with pytest.raises(RuntimeError, match="holds the lease"):
+            await link.lease((0, 4), "f00d")
+
+
+async def test_a_door_that_falls_silent_is_said() -> None:
     async with opened(Desk()) as door, Wire(door.port) as wire, linked(wire.port) as link:
-        wire.hold()
+        wire.stall.clear()
         with (
             patch("hum_workers.llama_rpc_worker.visit.ANSWER_TIME", 0.2),
-            pytest.raises(SliceError, match="did not answer for 0.2 s") as caught,
+            pytest.raises(SliceError, match="has not answered for 0.2 s") as caught,
         ):
             await link.describe()
-        assert caught.value.problem is SliceProblem.LOST
+        assert caught.value.problem is SliceProblem.UNREACHABLE
 
 
 async def test_a_link_needs_no_state_folder_where_hids_are_named() -> None:

@@ -8,55 +8,19 @@ with it and leaves the lease alone. `close` leaves neither port nor task behind.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from dataclasses import dataclass
 from typing import Self
 
 import asyncssh
 import structlog
 
-from hum_workers.errors import FrameError, UsageError
+from hum_workers.errors import UsageError
 from hum_workers.llama_rpc_worker import ssh
-from hum_workers.llama_rpc_worker.lease import LeaseRefused
-from hum_workers.llama_rpc_worker.questions import (
-    MOST_BYTES,
-    SUBSYSTEM,
-    VERSION,
-    Lines,
-    Release,
-    SliceDesk,
-    answer_to,
-    line_of,
-)
-from hum_workers.llama_rpc_worker.stream import End
+from hum_workers.llama_rpc_worker.knocks import Knocks, has_to_go
+from hum_workers.llama_rpc_worker.questions import VERSION, SliceDesk
 from hum_workers.llama_rpc_worker.trust import Trust
-from hum_workers.thrum.bucket import Bucket
+from hum_workers.llama_rpc_worker.visitor import DoorLimits, Visitor
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, kw_only=True)
-class DoorLimits:
-    """What a door allows. Seconds and counts."""
-
-    visitors: int = 32
-    """Connections whose bees are proven."""
-    strangers: int = 8
-    """Connections that are being proven; one more, and the oldest of them has to go."""
-    arrivals: float = 20.0
-    """New connections a second: a key exchange costs the bee a millisecond of its loop."""
-    speak: float = 2.0
-    """Seconds until a stranger's first line."""
-    prove: float = 5.0
-    """Seconds until it is proven."""
-    tries: int = 3
-    """Keys, or names, that a stranger may try."""
-    sessions: int = 2
-    """Of questions, for each connection."""
-    streams: int = 8
-    """To rpc-server, for each connection."""
-    connect: float = 2.0
-    """Seconds for a connection to rpc-server."""
 
 
 class Door:
@@ -68,8 +32,9 @@ class Door:
         self.limits = limits
         self.port = 0
         now = asyncio.get_running_loop().time
-        self._arrivals = Bucket(limits.arrivals, limits.visitors, now)
-        self._visitors: list[_Visitor] = []
+        self._knocks = Knocks(limits.arrivals, limits.visitors, now)
+        self.visitors: list[Visitor] = []
+        """All connections, the oldest first."""
         self._acceptor: asyncssh.SSHAcceptor | None = None
 
     @classmethod
@@ -93,7 +58,7 @@ class Door:
             door._acceptor = await asyncssh.listen(
                 host,
                 port,
-                server_factory=lambda: _Visitor(door),
+                server_factory=lambda: Visitor(door),
                 server_host_keys=[ssh.key_of(seed)],
                 server_version=VERSION,
                 login_timeout=limits.prove,
@@ -120,7 +85,7 @@ class Door:
         """Ends all connections and gives the port back."""
         if self._acceptor is not None:
             self._acceptor.close()
-        visitors = list(self._visitors)
+        visitors = list(self.visitors)
         for visitor in visitors:
             visitor.leave()
         for visitor in visitors:
@@ -130,212 +95,25 @@ class Door:
 
     def end_streams(self) -> None:
         """Cuts every stream to rpc-server: the lease that allowed them is over."""
-        for visitor in self._visitors:
+        for visitor in self.visitors:
             visitor.end_streams()
 
-    def arrived(self, visitor: _Visitor) -> bool:
+    def arrived(self, visitor: Visitor) -> bool:
         """Takes note of a new connection; says whether it may stay."""
-        if self._arrivals.allowance() < 1:
+        if not self._knocks.admit(visitor.host):
             log.debug("worker.door.crowded", peer=visitor.peer)
             return False
-        self._arrivals.take(1)
-        strangers = [known for known in self._visitors if known.hid is None]
-        self._visitors.append(visitor)
+        strangers = [known for known in self.visitors if known.hid is None]
+        self.visitors.append(visitor)
         if len(strangers) >= self.limits.strangers:
-            strangers[0].leave()
+            has_to_go(strangers).leave()
         return True
 
-    def proven(self, visitor: _Visitor) -> bool:
+    def proven(self, visitor: Visitor) -> bool:
         """Says whether one more proven visitor may stay."""
-        return sum(known.hid is not None for known in self._visitors) <= self.limits.visitors
+        return sum(known.hid is not None for known in self.visitors) <= self.limits.visitors
 
-    def left(self, visitor: _Visitor) -> None:
+    def left(self, visitor: Visitor) -> None:
         """Forgets a connection that is gone."""
-        if visitor in self._visitors:
-            self._visitors.remove(visitor)
-
-
-class _Visitor(asyncssh.SSHServer):
-    """One connection. What the library asks and is not answered here is refused by default."""
-
-    def __init__(self, door: Door) -> None:
-        self.door = door
-        self.hid: str | None = None
-        """Who it is, once proven."""
-        self.peer = "?"
-        self.sessions = 0
-        self.gone = asyncio.Event()
-        self._candidate: str | None = None
-        self._tries = 0
-        self._streams: set[End] = set()
-        self._opening = 0
-        self._connection: asyncssh.SSHServerConnection | None = None
-        self._speak: asyncio.TimerHandle | None = None
-
-    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
-        self._connection = conn
-        host, port = conn.get_extra_info("peername", ("?", 0))[:2]
-        self.peer = f"{host}:{port}"
-        if self.door.arrived(self):
-            loop = asyncio.get_running_loop()
-            self._speak = loop.call_later(self.door.limits.speak, self._must_have_spoken)
-        else:
-            self.leave()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._speak is not None:
-            self._speak.cancel()
-        self.door.left(self)
-        log.debug("worker.door.left", peer=self.peer, hid=self.hid, why=str(exc or ""))
-        self._connection = None
-        self.gone.set()
-
-    def begin_auth(self, username: str) -> bool:
-        self._try()
-        return True
-
-    def public_key_auth_supported(self) -> bool:
-        return True
-
-    def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
-        hid = ssh.hid_of_key(key)
-        if hid is None or not self.door.trust.knows(hid):
-            self._try()
-            log.warning("worker.door.unknown", peer=self.peer, hid=hid)
-            return False
-        self._candidate = hid
-        return True
-
-    def auth_completed(self) -> None:
-        # The library says this in one step with the check of the last key's signature.
-        self.hid = self._candidate
-        if self.hid is None or not self.door.proven(self):
-            log.warning("worker.door.full", peer=self.peer, hid=self.hid)
-            self.leave()
-
-    def session_requested(self) -> _Questions | bool:
-        if self.sessions >= self.door.limits.sessions:
-            return False
-        self.sessions += 1
-        return _Questions(self)
-
-    def connection_requested(
-        self, dest_host: str, dest_port: int, orig_host: str, orig_port: int
-    ) -> tuple[asyncssh.SSHTCPChannel[bytes], Awaitable[asyncssh.SSHTCPSession[bytes]]]:
-        """Opens a stream to rpc-server; in place of the host's name stands the lease's token."""
-        if self.hid is None or self._connection is None:
-            raise _prohibited("not proven")
-        if len(self._streams) + self._opening >= self.door.limits.streams:
-            raise _prohibited(f"more than {self.door.limits.streams} streams at once")
-        try:
-            address = self.door.desk.address(self.hid, dest_host)
-        except LeaseRefused as refusal:
-            raise _prohibited(str(refusal)) from None
-        channel = self._connection.create_tcp_channel(
-            window=ssh.WINDOW_BYTES, max_pktsize=ssh.PACKET_BYTES
-        )
-        self._opening += 1
-        return channel, self._stream(*address)
-
-    async def _stream(self, host: str, port: int) -> asyncssh.SSHTCPSession[bytes]:
-        try:
-            async with asyncio.timeout(self.door.limits.connect):
-                loop = asyncio.get_running_loop()
-                _, near = await loop.create_connection(End, host, port)
-        except (OSError, TimeoutError) as error:
-            reason = f"rpc-server does not answer: {error or 'no time left'}"
-            raise asyncssh.ChannelOpenError(asyncssh.OPEN_CONNECT_FAILED, reason) from None
-        finally:
-            self._opening -= 1
-        if self._connection is None:
-            near.abort()
-            raise _prohibited("the connection is gone")
-        far = _Far(near)
-        self._streams.add(near)
-        near.over.add_done_callback(lambda _: self._streams.discard(near))
-        return far
-
-    def end_streams(self) -> None:
-        """Cuts its streams to rpc-server."""
-        for end in list(self._streams):
-            end.abort()
-
-    def leave(self) -> None:
-        """Ends the connection."""
-        if self._connection is not None:
-            self._connection.abort()
-
-    def _try(self) -> None:
-        self._tries += 1
-        if self._tries > self.door.limits.tries:
-            self.leave()
-
-    def _must_have_spoken(self) -> None:
-        connection = self._connection
-        if connection is not None and connection.get_extra_info("client_version") is None:
-            log.debug("worker.door.silent", peer=self.peer)
-            self.leave()
-
-
-class _Far(End, asyncssh.SSHTCPSession[bytes]):
-    """The channel's end of a stream; `near` is the socket's."""
-
-    takes_turns = False
-
-    def __init__(self, near: End) -> None:
-        super().__init__()
-        self._near = near
-
-    def session_started(self) -> None:
-        """The channel is open."""
-        self.join(self._near)
-
-
-class _Questions(asyncssh.SSHServerSession[bytes]):
-    """One session of questions, each answered when it comes."""
-
-    def __init__(self, visitor: _Visitor) -> None:
-        self._visitor = visitor
-        self._lines = Lines()
-        self._channel: asyncssh.SSHServerChannel[bytes] | None = None
-
-    def connection_made(self, chan: asyncssh.SSHServerChannel[bytes]) -> None:
-        self._channel = chan
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._visitor.sessions -= 1
-        self._channel = None
-
-    def subsystem_requested(self, subsystem: str) -> bool:
-        return subsystem == SUBSYSTEM
-
-    def data_received(self, data: bytes, datatype: int | None) -> None:
-        try:
-            lines = self._lines.feed(data)
-        except FrameError as error:
-            log.warning("worker.door.rubbish", hid=self._visitor.hid, why=str(error))
-            self._end()
-            return
-        for line in lines:
-            self._answer(line)
-
-    def _answer(self, line: bytes) -> None:
-        hid = self._visitor.hid
-        if hid is None or self._channel is None:
-            return
-        question, answer = answer_to(line, hid, self._visitor.door.desk)
-        self._channel.write(line_of(answer))
-        if isinstance(question, Release) and answer.refused is None:
-            self._visitor.door.end_streams()
-        # A visitor that asks and does not read the answers.
-        if self._channel.get_write_buffer_size() > 4 * MOST_BYTES:
-            self._end()
-
-    def _end(self) -> None:
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            channel.abort()
-
-
-def _prohibited(reason: str) -> asyncssh.ChannelOpenError:
-    return asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, reason)
+        if visitor in self.visitors:
+            self.visitors.remove(visitor)

@@ -1,8 +1,9 @@
 """A coordinator's link to one slice: its facts, its lease, and a loopback port to its rpc-server.
 
 Keeps the lease for as long as the slice gives it: a connection that breaks is made anew with the
-same token. The byte streams break with it, and llama-server ends with them; the lease is what saves
-the slice from another coordinator until this one is up again. `close` leaves nothing behind.
+same token. A network that only stalls breaks nothing before `ssh.DEAD_PEER_TIME`; after that the
+byte streams break, and llama-server ends with them. Then the lease is what keeps the slice from
+other coordinators until this one is up again. `close` leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -39,7 +40,11 @@ LIFE = secrets.token_hex(8)
 
 
 class SliceLink:
-    """One slice as a coordinator holds it. `on_lost` is called once, after a lease that was had."""
+    """One slice as a coordinator holds it.
+
+    While it is leased, `on_cut` is told of each stream that broke, and `on_lost`, once, that the
+    lease is over against this side's will.
+    """
 
     def __init__(
         self,
@@ -74,12 +79,14 @@ class SliceLink:
         self._lease_time = lease_time
         self._renew_every = renew_every
         self._visit: Visit | None = None
+        self._going = asyncio.Lock()
         self._token: str | None = None
         self._until = 0.0
         self._broken = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._port: asyncio.Server | None = None
         self._ends: set[_Near] = set()
+        self._carried = 0, 0
         self._opening: set[asyncio.Task[None]] = set()
 
     @property
@@ -98,12 +105,13 @@ class SliceLink:
         Raises:
             SliceError: that can't be had; see its `problem`.
         """
-        if self._visit is not None:
-            return
-        self._broken.clear()
-        self._visit = await Visit.arrive(
-            self._seed, self._address, self._hid, self._trust, self._break
-        )
+        async with self._going:  # the keeper of the lease may be on its way
+            if self._visit is not None:
+                return
+            self._broken.clear()
+            self._visit = await Visit.arrive(
+                self._seed, self._address, self._hid, self._trust, self._break
+            )
 
     async def describe(self) -> SliceFacts:
         """Asks what the slice is now, and how far.
@@ -122,6 +130,8 @@ class SliceLink:
         Raises:
             SliceError: it won't be leased.
         """
+        if self._token is not None:
+            raise RuntimeError(f"this link holds the lease of {self.endpoint} already")
         now = asyncio.get_running_loop().time()
         answer = await self._at_the_door().ask(
             lambda number: Take(id=number, layers=layers, fingerprint=fingerprint, life=self._life)
@@ -152,11 +162,9 @@ class SliceLink:
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """Bytes of the open streams, to the slice and from it."""
-        return (
-            sum(end.received for end in self._ends),
-            sum(end.other.received for end in self._ends if end.other is not None),
-        )
+        """Bytes of all streams so far, to the slice and from it."""
+        carried = [self._carried, *(end.carried for end in self._ends)]
+        return sum(there for there, _ in carried), sum(back for _, back in carried)
 
     async def close(self) -> None:
         """Releases the slice and leaves the door; the loopback port is gone with it."""
@@ -184,10 +192,20 @@ class SliceLink:
             task.add_done_callback(self._opening.discard)
 
     def _over(self, end: _Near, _: asyncio.Future[None]) -> None:
+        there, back = end.carried
+        self._carried = self._carried[0] + there, self._carried[1] + back
         self._ends.discard(end)
-        if end.cut and self._token is not None:
-            why = "its connection broke" if self._visit is None else "rpc-server closed its stream"
-            self._on_cut(why)
+
+    def cut(self, end: _Near) -> None:
+        """Takes note of a stream that the far side ended."""
+        if end in self._ends:
+            # Streams go before the connection that takes them along.
+            asyncio.get_running_loop().call_soon(self._say_cut, self._token)
+
+    def _say_cut(self, token: str | None) -> None:
+        if token is not None and token == self._token:
+            lost = self._visit is None
+            self._on_cut("its connection broke" if lost else "rpc-server closed its stream")
 
     async def _stream(self, visit: Visit, token: str, end: _Near) -> None:
         try:
@@ -242,7 +260,9 @@ class SliceLink:
             now = loop.time()
             try:
                 await self.connect()
-                answer = await self._at_the_door().ask(partial(_renewal, self._token or ""))
+                answer = await self._at_the_door().ask(
+                    partial(_renewal, self._token or ""), self._lease_time / 2
+                )
             except SliceError as error:
                 if error.problem is SliceProblem.REFUSED or now >= self._until:
                     raise
@@ -272,18 +292,27 @@ class _Near(End):
     def __init__(self, link: SliceLink) -> None:
         super().__init__()
         self._link = link
-        self.cut = False
-        """It was ended from the far side."""
+        self._cut = False
 
     def close(self) -> None:
         """See `End.close`."""
-        self.cut = self.cut or not self._eof
+        self._ended()
         super().close()
 
     def abort(self) -> None:
         """See `End.abort`."""
-        self.cut = self.cut or not self._eof
+        self._ended()
         super().abort()
+
+    def _write_eof(self) -> None:
+        # rpc-server never ends half a stream, and a process that is idle would not notice.
+        self._ended()
+        super()._write_eof()
+
+    def _ended(self) -> None:
+        if not self._eof and not self._cut:
+            self._cut = True
+            self._link.cut(self)
 
     def connection_made(self, transport: Any) -> None:
         """A process has connected."""

@@ -56,6 +56,11 @@ class End(asyncio.Protocol):
         self._full = False
         self._resting = False
 
+    @property
+    def carried(self) -> tuple[int, int]:
+        """Bytes from this side, and to it."""
+        return self.received, self.other.received if self.other is not None else 0
+
     def join(self, other: End) -> None:
         """Makes two ends one stream; what came early goes on its way."""
         self.other, other.other = other, self

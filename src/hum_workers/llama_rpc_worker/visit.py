@@ -32,6 +32,7 @@ GREETING_TIME = 2.0
 PROOF_TIME = 5.0
 """Seconds until this bee is let in, all together."""
 ANSWER_TIME = 2.0
+"""Seconds for an answer, where the asker does not say."""
 STREAM_TIME = 5.0
 """Seconds for a stream; longer than the door gives its own connection to rpc-server."""
 MOST_OPEN = 16
@@ -106,22 +107,27 @@ class Visit:
         assert self._guest.hid is not None
         return self._guest.hid
 
-    async def ask(self, question: Callable[[int], Question]) -> Answer:
-        """Asks, with an id of its own, and returns the answer.
+    async def ask(
+        self, question: Callable[[int], Question], patience: float | None = None
+    ) -> Answer:
+        """Asks, with an id of its own, and returns the answer within `patience` seconds.
+
+        A silent connection is left as it is: its keepalives tell a dead one from a slow one, and
+        streams may hang on it.
 
         Raises:
-            SliceError: the slice refuses, or the connection is lost or silent, and closed then.
+            SliceError: the slice refuses, or the connection is lost or silent.
         """
         assert self._session is not None
+        patience = ANSWER_TIME if patience is None else patience
         self._last += 1
         try:
-            async with asyncio.timeout(ANSWER_TIME):
+            async with asyncio.timeout(patience):
                 answer = await self._session.ask(self._last, line_of(question(self._last)))
         except TimeoutError:
-            self._connection.abort()
             raise SliceError(
-                SliceProblem.LOST,
-                f"the slice at {self.endpoint} did not answer for {ANSWER_TIME:g} s: "
+                SliceProblem.UNREACHABLE,
+                f"the slice at {self.endpoint} has not answered for {patience:g} s: "
                 "look at its bee's log and at the link",
             ) from None
         except ConnectionError:
