@@ -58,7 +58,8 @@ class Routing:
             raise RouteError(("the model's header was not read yet",))
         want = RouteWant(
             policy=egg.split.policy,
-            local=egg.split.local,
+            # Without slices named or looked for, it is a server like any other.
+            local=egg.split.local if egg.slices else (0, len(self._model.layers)),
             head=egg.split.head,
             ctx=egg.model.ctx,
             parallel=egg.model.parallel,
