@@ -5,7 +5,7 @@ CODE := src tests scripts bench
 PYTEST := $(RUN) pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup model llama demo demo-llama test test-fast test-real lint format bench clean distclean
+.PHONY: help setup model llama demo demo-llama test test-fast test-real test-llama lint format bench clean distclean
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -27,13 +27,16 @@ demo-llama: llama ## the same over two slices of llama.cpp on this machine
 	@$(RUN) scripts.demo_llama
 
 test: ## all tests and lint; what fails hides nothing of the rest
-	@$(MAKE) --no-print-directory --keep-going test-fast test-real lint
+	@$(MAKE) --no-print-directory --keep-going test-fast test-real test-llama lint
 
 test-fast: setup ## the tests that need no real engine
-	$(PYTEST) -n 2 -m "not real" --durations=10
+	$(PYTEST) -n 2 -m "not real and not llama" --durations=10
 
 test-real: model ## the tests that start vLLM
 	$(PYTEST) -m real --durations=10
+
+test-llama: llama ## the tests that start llama.cpp
+	$(PYTEST) -m llama --durations=10
 
 lint: setup ## ruff, its formatter, mypy
 	@failed=0; for what in "ruff check" "ruff format --check" mypy; do \

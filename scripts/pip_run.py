@@ -18,6 +18,8 @@ from scripts.progress import Progress
 
 GOT = re.compile(r"\s*(Downloading|Using cached|Processing) (?:\S*/)?(\S+)(?: (\([\d.]+ \w+\)))?")
 WHEEL = re.compile(r"([A-Za-z0-9_.]+)-([^-]+)(?:-\S*\.whl|\.tar\.gz|\.zip)$")
+STEPS = re.compile(r"\s*\[\s*(?:(\d+)%|(\d+)/(\d+))\] ")
+"""How far make or ninja is."""
 GRACE = 5.0
 """Seconds that pip has to go after SIGTERM: it removes its temporary files."""
 STEP = 0.25
@@ -42,6 +44,14 @@ def condense(line: str) -> str | None:
         got[1], "downloading"
     )
     return " ".join(part for part in (wheel[1], f"{wheel[2]},", how, got[3]) if part)
+
+
+def built(line: str) -> int | None:
+    """Returns the percent of a build that a line tells of, None if it tells nothing."""
+    steps = STEPS.match(line)
+    if steps is None:
+        return None
+    return int(steps[1]) if steps[1] else int(steps[2]) * 100 // max(1, int(steps[3]))
 
 
 def installed(venv: Path) -> int:
@@ -110,6 +120,8 @@ def tell(line: str, venv: Path, progress: Progress) -> None:
         before, total = installed(venv), line.count(",") + 1
         progress.stage(f"installing {total} packages")
         progress.detail = lambda: f"installing {installed(venv) - before} of {total} packages"
+    elif (percent := built(line)) is not None:
+        progress.detail = lambda: f"compiling, {percent} %"
     elif said := condense(line):
         progress.say(said)
 

@@ -21,6 +21,8 @@ from hum_workers.fake_humd.server import FakeHumd
 
 ROOT = Path(__file__).parent.parent
 SITE = ROOT / "tests" / "fakes" / "site"
+VLLM, LLAMA = "hum_workers.vllm_worker", "hum_workers.llama_rpc_worker"
+"""The workers as modules."""
 WAIT = 20.0
 """Seconds a test waits for an event before it fails; a loaded machine may need some of them."""
 
@@ -104,10 +106,12 @@ def _parsed(line: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {"raw": line}
 
 
-async def worker(folder: Path, *args: str | Path, stdin: bytes = b"") -> tuple[int, str, str]:
-    """Runs `vllm-worker` to its end and returns exit code, output and error output."""
+async def worker(
+    folder: Path, *args: str | Path, stdin: bytes = b"", program: str = VLLM
+) -> tuple[int, str, str]:
+    """Runs a worker to its end and returns exit code, output and error output."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "hum_workers.vllm_worker", *map(str, args)),
+        *(sys.executable, "-m", program, *map(str, args)),
         env=environment(folder),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
@@ -124,8 +128,10 @@ async def worker(folder: Path, *args: str | Path, stdin: bytes = b"") -> tuple[i
 
 
 @asynccontextmanager
-async def running_bee(folder: Path, *eggs: Path, dev: bool = True) -> AsyncIterator[Bee]:
-    """Starts `vllm-worker` with the eggs; afterwards it is stopped, by force if need be.
+async def running_bee(
+    folder: Path, *eggs: Path, dev: bool = True, program: str = VLLM
+) -> AsyncIterator[Bee]:
+    """Starts a worker with the eggs; afterwards it is stopped, by force if need be.
 
     `dev`: with Python's own checks, which cost time and memory.
     """
@@ -134,7 +140,7 @@ async def running_bee(folder: Path, *eggs: Path, dev: bool = True) -> AsyncItera
     with log.open("wb") as err:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, *(("-X", "dev") if dev else ())),
-            *("-m", "hum_workers.vllm_worker", *flags),
+            *("-m", program, *flags),
             env=environment(folder),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=err,
