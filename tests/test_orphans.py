@@ -21,12 +21,15 @@ from typing import Any
 import pytest
 
 from hum_workers import lifecycle
+from hum_workers.process.asked_process import ask
 from hum_workers.process.cgroup import PREFIX, folders, sweep_here
 from tests.liveness import WAIT, Liveness, process_end
 from tests.trees import FAKES, WAYS, WILD, confinement, wild
 
 SRC = Path(lifecycle.__file__).parent.parent
 NOBODY = 65534
+NO_SESSION = 1 << 30
+"""Beyond any pid. Never 0: that is what processes of an outer PID namespace seem to have."""
 
 
 def as_nobody() -> list[str]:
@@ -76,6 +79,29 @@ def cgroups_of(pid: int) -> list[Path]:
     """Returns the cgroups that a tender made and that are still there."""
     parents = {folder for folder in folders() if folder is not None}
     return [path for parent in parents for path in parent.glob(f"{PREFIX}*-{pid}-*")]
+
+
+async def test_a_program_that_another_thread_asks_is_no_orphan() -> None:
+    lifecycle.become_subreaper()
+    code = "import sys, time; time.sleep(0.2); print('an answer')"
+    asked = [
+        asyncio.create_task(
+            asyncio.to_thread(
+                ask, [sys.executable, "-I", "-S", "-c", code], env={}, cwd="/", timeout=WAIT
+            )
+        )
+        for _ in range(4)
+    ]
+    while not all(task.done() for task in asked):
+        assert await lifecycle.end_orphans(NO_SESSION) == []
+        await asyncio.sleep(0)
+    assert [task.result().out for task in asked] == [b"an answer\n"] * 4
+
+
+@pytest.mark.parametrize("session", [0, 1])
+async def test_nobody_is_looked_for_in_the_session_of_those_outside(session: int) -> None:
+    with pytest.raises(ValueError, match="never a child's"):
+        await lifecycle.end_orphans(session)
 
 
 async def kill_the_tender(interpreter: list[str], how: str, cgroup: str, alive: Liveness) -> str:

@@ -16,6 +16,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from hum_workers.process.child import own
+
 MOST_OUTPUT = 16 * 1024 * 1024
 """Bytes kept of each stream; what is beyond them is read and forgotten."""
 _REST = 0.2
@@ -42,7 +44,12 @@ def ask(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, timeout: float
         OSError: it can't be started.
         TimeoutError: it did not end within `timeout` seconds, or the kernel still holds it.
     """
-    process = subprocess.Popen(
+    with own(lambda: _start(argv, env, cwd)) as process:
+        return _answer(process, timeout)
+
+
+def _start(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
         argv,
         env=env,
         cwd=cwd,
@@ -51,6 +58,9 @@ def ask(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, timeout: float
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
+
+
+def _answer(process: subprocess.Popen[bytes], timeout: float) -> Answered:
     assert process.stdout is not None
     assert process.stderr is not None
     out, err = bytearray(), bytearray()

@@ -12,7 +12,8 @@ import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from hum_workers.process import proc
 
@@ -21,7 +22,9 @@ PR_SET_CHILD_SUBREAPER = 36
 REAP_TIMEOUT = 1.0  # a process killed by SIGKILL ends within milliseconds
 
 _living: set[int] = set()
-"""Pids of children that some `Child` will reap: nobody else may."""
+"""Pids of children that whoever started them will reap: nobody else may."""
+_starting = threading.Lock()
+"""Held from the start of a child in another thread until its pid is in `_living`."""
 
 
 def become_subreaper() -> None:
@@ -50,8 +53,26 @@ def _prctl(option: int, value: int) -> None:
 
 
 def living() -> frozenset[int]:
-    """Returns the pids of the children that `spawn` started and that have not been reaped."""
-    return frozenset(_living)
+    """Returns the pids of children that were started here and have not been reaped."""
+    with _starting:
+        return frozenset(_living)
+
+
+@contextlib.contextmanager
+def own(start: Callable[[], subprocess.Popen[bytes]]) -> Iterator[subprocess.Popen[bytes]]:
+    """Starts a process that the block reaps, in any thread: nobody takes it for an orphan.
+
+    Raises:
+        OSError: it can't be started.
+    """
+    with _starting:
+        process = start()
+        _living.add(process.pid)
+    try:
+        yield process
+    finally:
+        if process.returncode is not None:
+            _living.discard(process.pid)
 
 
 class Child:

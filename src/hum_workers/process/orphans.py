@@ -1,7 +1,7 @@
 """Processes that came to us because their parents died: found, killed, reaped.
 
-Needs `become_subreaper`. An orphan is told from a child of our own by its session: everything below
-a `Child` has another than ours and can't come back to it.
+Needs `become_subreaper`. An orphan is told from a child of our own by its session, which is another
+than ours, and because nobody here waits for it (`child.living`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,12 @@ async def end_orphans(session: int, timeout: float = 5.0) -> list[Stat]:
 
     `session` is the pid it had; cgroups of the dead are removed as well. Returns who is still
     alive after `timeout` seconds: the kernel holds it.
+
+    Raises:
+        ValueError: `session` is 0 or 1: whatever was started outside of our PID namespace has 0.
     """
+    if session <= 1:
+        raise ValueError(f"session {session} was never a child's")
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
     while True:
