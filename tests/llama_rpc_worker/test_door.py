@@ -11,12 +11,13 @@ from typing import Any
 
 import asyncssh
 import pytest
+from structlog.testing import capture_logs
 
 from hum_workers.errors import SliceError, UsageError
 from hum_workers.llama_rpc_worker import ssh
 from hum_workers.llama_rpc_worker.door import Door
 from hum_workers.llama_rpc_worker.facts import SliceState
-from hum_workers.llama_rpc_worker.questions import MOST_BYTES, SUBSYSTEM
+from hum_workers.llama_rpc_worker.questions import MOST_BYTES, SUBSYSTEM, VERSION
 from hum_workers.llama_rpc_worker.trust import Trust
 from hum_workers.thrum.identity import hid_of
 from tests.llama_rpc_worker.doors import (
@@ -52,6 +53,7 @@ async def stranger(port: int) -> AsyncIterator[Raw]:
 async def proven(door: Door, **how: Any) -> AsyncIterator[asyncssh.SSHClientConnection]:
     """A client of the plain library with Ann's key, to do what a link never does."""
     options = {"client_keys": [ssh.key_of(ANN)], "username": "x", **ssh.narrowed(), **how}
+    options.setdefault("client_version", VERSION)
     async with asyncssh.connect(
         "127.0.0.1", door.port, known_hosts=None, agent_path=None, **options
     ) as connection:
@@ -110,10 +112,34 @@ async def test_whoever_says_nothing_is_out_soon() -> None:
             await ended(reader)
 
 
+async def test_whoever_is_of_another_version_is_out_soon() -> None:
+    async with opened(Desk(), prove=1000, speak=0.05) as door:
+        async with stranger(door.port) as (reader, writer):
+            writer.write(b"SSH-2.0-hum_slice_99\r\n")
+            await ended(reader)
+    async with opened(Desk(), prove=1000, speak=1000) as door:
+        with pytest.raises(asyncssh.Error):
+            async with proven(door, client_version="hum_slice_99"):
+                pass
+
+
+async def test_each_stranger_is_told_of_in_one_line_and_a_storm_in_few() -> None:
+    with capture_logs() as entries:
+        async with opened(Desk(), speak=0.05, arrivals=0.01, visitors=1) as door:
+            for _ in range(40):
+                reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+                await ended(reader)
+                writer.transport.abort()
+    told = [entry for entry in entries if entry["event"] == "worker.door.refused"]
+    assert told[0]["reason"] == "it said nothing for 0.05 s"
+    assert {entry["reason"] for entry in told[1:]} == {"too many connections come from there"}
+    assert 16 <= len(told) <= 20
+
+
 async def test_whoever_greets_and_proves_nothing_is_out_later() -> None:
     async with opened(Desk(), prove=0.2, speak=0.05) as door:
         async with stranger(door.port) as (reader, writer):
-            writer.write(b"SSH-2.0-patient\r\n")
+            writer.write(f"SSH-2.0-{VERSION}\r\n".encode())
             await ended(reader)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hum_workers.llama_rpc_worker.knocks import MOST_HOSTS, Knocks, has_to_go
+from hum_workers.llama_rpc_worker.knocks import MOST_HOSTS, Knocks, Seldom, has_to_go
 
 
 @dataclass(frozen=True)
@@ -34,3 +34,11 @@ def test_the_oldest_of_the_host_that_has_most_has_to_go() -> None:
     strangers = [Stranger(host, number) for number, host in enumerate("abbabb")]
     assert has_to_go(strangers) == Stranger("b", 1)
     assert has_to_go(strangers[:2]) == Stranger("a", 0)
+
+
+def test_of_many_lines_some_are_written_and_the_rest_counted() -> None:
+    now = 0.0
+    lines = Seldom(1, 2, lambda: now)
+    assert [lines.admit() for _ in range(5)] == [0, 0, None, None, None]
+    now = 1.0
+    assert [lines.admit() for _ in range(2)] == [3, None]

@@ -15,12 +15,15 @@ import structlog
 
 from hum_workers.errors import UsageError
 from hum_workers.llama_rpc_worker import ssh
-from hum_workers.llama_rpc_worker.knocks import Knocks, has_to_go
+from hum_workers.llama_rpc_worker.knocks import Knocks, Seldom, has_to_go
 from hum_workers.llama_rpc_worker.questions import VERSION, SliceDesk
 from hum_workers.llama_rpc_worker.trust import Trust
 from hum_workers.llama_rpc_worker.visitor import DoorLimits, Visitor
 
 log = structlog.get_logger()
+
+LINES_A_SECOND, MOST_LINES = 1.0, 16
+"""Of the log, on strangers; `MOST_LINES` of them at once."""
 
 
 class Door:
@@ -33,6 +36,8 @@ class Door:
         self.port = 0
         now = asyncio.get_running_loop().time
         self._knocks = Knocks(limits.arrivals, limits.visitors, now)
+        self._lines = Seldom(LINES_A_SECOND, MOST_LINES, now)
+        self._closing = False
         self.visitors: list[Visitor] = []
         """All connections, the oldest first."""
         self._acceptor: asyncssh.SSHAcceptor | None = None
@@ -83,6 +88,7 @@ class Door:
 
     async def close(self) -> None:
         """Ends all connections and gives the port back."""
+        self._closing = True
         if self._acceptor is not None:
             self._acceptor.close()
         visitors = list(self.visitors)
@@ -101,12 +107,11 @@ class Door:
     def arrived(self, visitor: Visitor) -> bool:
         """Takes note of a new connection; says whether it may stay."""
         if not self._knocks.admit(visitor.host):
-            log.debug("worker.door.crowded", peer=visitor.peer)
             return False
         strangers = [known for known in self.visitors if known.hid is None]
         self.visitors.append(visitor)
         if len(strangers) >= self.limits.strangers:
-            has_to_go(strangers).leave()
+            has_to_go(strangers).leave("it made room for a newer one")
         return True
 
     def proven(self, visitor: Visitor) -> bool:
@@ -117,3 +122,10 @@ class Door:
         """Forgets a connection that is gone."""
         if visitor in self.visitors:
             self.visitors.remove(visitor)
+
+    def refused(self, visitor: Visitor, reason: str) -> None:
+        """Tells of one that was never let in; of a storm of them, how many more there were."""
+        untold = None if self._closing else self._lines.admit()
+        if untold is not None:
+            more = {"more": untold} if untold else {}
+            log.warning("worker.door.refused", peer=visitor.peer, reason=reason, **more)

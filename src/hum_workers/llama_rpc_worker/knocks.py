@@ -50,6 +50,23 @@ class Knocks:
         return True
 
 
+class Seldom:
+    """Which of many lines that say the same are written: `rate` a second, `burst` at once."""
+
+    def __init__(self, rate: float, burst: int, now: Callable[[], float]) -> None:
+        self._bucket = Bucket(rate, burst, now)
+        self._untold = 0
+
+    def admit(self) -> int | None:
+        """Returns how many were not written since the last one that was; None: this isn't either."""
+        if self._bucket.allowance() < 1:
+            self._untold += 1
+            return None
+        self._bucket.take(1)
+        untold, self._untold = self._untold, 0
+        return untold
+
+
 def has_to_go(strangers: Sequence[Knock]) -> Knock:
     """Returns the oldest of the host that has most of them; `strangers` are in order of age."""
     counts = Counter(stranger.host for stranger in strangers)

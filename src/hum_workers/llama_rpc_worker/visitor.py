@@ -20,6 +20,7 @@ from hum_workers.llama_rpc_worker.lease import LeaseRefused
 from hum_workers.llama_rpc_worker.questions import (
     MOST_BYTES,
     SUBSYSTEM,
+    VERSION,
     Lines,
     Release,
     SliceDesk,
@@ -74,6 +75,9 @@ class Porter(Protocol):
     def left(self, visitor: Visitor) -> None:
         """Forgets a connection that is gone."""
 
+    def refused(self, visitor: Visitor, reason: str) -> None:
+        """Tells of one that is gone and was never let in."""
+
     def end_streams(self) -> None:
         """Cuts every stream to rpc-server."""
 
@@ -90,6 +94,10 @@ class Visitor(asyncssh.SSHServer):
         self.sessions = 0
         self.gone = asyncio.Event()
         self._candidate: str | None = None
+        self._shown: str | None = None
+        """Whose key was shown last and is unknown."""
+        self._why = ""
+        """Why it had to leave."""
         self._tries = 0
         self._streams: set[End] = set()
         self._opening = 0
@@ -104,18 +112,22 @@ class Visitor(asyncssh.SSHServer):
             loop = asyncio.get_running_loop()
             self._speak = loop.call_later(self.door.limits.speak, self._must_have_spoken)
         else:
-            self.leave()
+            self.leave("too many connections come from there")
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._speak is not None:
             self._speak.cancel()
         self.door.left(self)
-        log.debug("worker.door.left", peer=self.peer, hid=self.hid, why=str(exc or ""))
+        if self.hid is None:
+            self.door.refused(self, self._reason(exc))
+        else:
+            log.debug("worker.door.left", peer=self.peer, hid=self.hid, why=str(exc or ""))
         self._connection = None
         self.gone.set()
 
     def begin_auth(self, username: str) -> bool:
-        self._try()
+        if self._is_of_our_version():
+            self._try()
         return True
 
     def public_key_auth_supported(self) -> bool:
@@ -124,8 +136,8 @@ class Visitor(asyncssh.SSHServer):
     def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
         hid = ssh.hid_of_key(key)
         if hid is None or not self.door.trust.knows(hid):
+            self._shown = hid or "no bee's"
             self._try()
-            log.warning("worker.door.unknown", peer=self.peer, hid=hid)
             return False
         self._candidate = hid
         return True
@@ -133,7 +145,9 @@ class Visitor(asyncssh.SSHServer):
     def auth_completed(self) -> None:
         # The library says this in one step with the check of the last key's signature.
         self.hid = self._candidate
-        if self.hid is None or not self.door.proven(self):
+        if self.hid is None:
+            self.leave("nothing proves which bee it is")
+        elif not self.door.proven(self):
             log.warning("worker.door.full", peer=self.peer, hid=self.hid)
             self.leave()
 
@@ -184,9 +198,10 @@ class Visitor(asyncssh.SSHServer):
         for end in list(self._streams):
             end.abort()
 
-    def leave(self) -> None:
+    def leave(self, why: str = "") -> None:
         """Ends the connection."""
         if self._connection is not None:
+            self._why = self._why or why
             self._connection.abort()
 
     def _try(self) -> None:
@@ -195,10 +210,30 @@ class Visitor(asyncssh.SSHServer):
             self.leave()
 
     def _must_have_spoken(self) -> None:
-        connection = self._connection
-        if connection is not None and connection.get_extra_info("client_version") is None:
-            log.debug("worker.door.silent", peer=self.peer)
-            self.leave()
+        if self._version is None:
+            self.leave(f"it said nothing for {self.door.limits.speak:g} s")
+        elif self.hid is None:
+            self._is_of_our_version()
+
+    @property
+    def _version(self) -> str | None:
+        """What it named itself; None: it has not yet."""
+        if self._connection is None:
+            return None
+        greeting: str | None = self._connection.get_extra_info("client_version")
+        return greeting and greeting.removeprefix("SSH-2.0-")
+
+    def _is_of_our_version(self) -> bool:
+        if (version := self._version) == VERSION:
+            return True
+        self.leave(f"it is {version!r} and no bee that speaks {VERSION}")
+        return False
+
+    def _reason(self, exc: Exception | None) -> str:
+        """Why it was not let in, in a few words."""
+        if not self._why and self._shown is not None:
+            return f"its key, {self._shown}, is none of {self.door.trust}"
+        return self._why or str(exc or "it left before it had proven itself")
 
 
 class _Far(End, asyncssh.SSHTCPSession[bytes]):
