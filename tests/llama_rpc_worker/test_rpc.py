@@ -88,9 +88,15 @@ async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     await asyncio.Event().wait()
 
 
-async def fault(port: int, host: str = "127.0.0.1", **how: object) -> RpcError:
+async def fault(
+    port: int,
+    host: str = "127.0.0.1",
+    timeout: float = 20,
+    *,
+    own: tuple[int, int, int] | None = None,
+) -> RpcError:
     with pytest.raises(RpcError) as caught:
-        await probe(host, port, SOON, **how)  # type: ignore[arg-type]
+        await probe(host, port, timeout, own=own)
     assert f"{host}:{port}" in str(caught.value)
     return caught.value
 
@@ -110,7 +116,7 @@ def test_the_loop_of_the_tender_asks_as_well() -> None:
         async with listening(speaking(7, 0, 0)) as port:
             assert (await probe("localhost", port)).protocol == (7, 0, 0)
         async with listening(silent) as port:
-            assert (await fault(port)).kind is Fault.BUSY
+            assert (await fault(port, timeout=SOON)).kind is Fault.BUSY
         assert (await fault(1)).kind is Fault.REFUSED
 
     uvloop.run(both())
@@ -140,7 +146,7 @@ async def test_a_full_backlog_is_unreachable() -> None:
             for client in clients:
                 client.setblocking(False)
                 client.connect_ex(full.getsockname())
-            found = await fault(full.getsockname()[1])
+            found = await fault(full.getsockname()[1], timeout=SOON)
         finally:
             for client in clients:
                 client.close()
@@ -149,12 +155,12 @@ async def test_a_full_backlog_is_unreachable() -> None:
 
 async def test_one_that_says_nothing_is_busy() -> None:
     async with listening(silent) as port:
-        assert (await fault(port)).kind is Fault.BUSY
+        assert (await fault(port, timeout=SOON)).kind is Fault.BUSY
 
 
 async def test_one_that_stops_after_its_greeting_is_busy() -> None:
     async with listening(saying(answer(bytes(28)), then="wait")) as port:
-        assert (await fault(port)).kind is Fault.BUSY
+        assert (await fault(port, timeout=SOON)).kind is Fault.BUSY
 
 
 @pytest.mark.parametrize(
@@ -162,7 +168,6 @@ async def test_one_that_stops_after_its_greeting_is_busy() -> None:
     [
         saying(b"SSH-2.0-OpenSSH_9.2p1\r\n", then="wait"),
         saying(answer(b"\x07\x00\x00"), then="wait"),
-        saying(b"HTTP", then="wait"),
         saying(struct.pack("<Q", 2**64 - 1), then="wait"),
         saying(b""),
         saying(answer(bytes(28))[:20]),
@@ -171,6 +176,11 @@ async def test_one_that_stops_after_its_greeting_is_busy() -> None:
 async def test_other_services_are_no_rpc(talk: Talk) -> None:
     async with listening(talk) as port:
         assert (await fault(port)).kind is Fault.NOT_RPC
+
+
+async def test_one_that_begins_to_speak_and_stops_is_no_rpc() -> None:
+    async with listening(saying(b"HTTP", then="wait")) as port:
+        assert (await fault(port, timeout=2)).kind is Fault.NOT_RPC
 
 
 async def test_an_absurd_number_of_devices_is_no_rpc() -> None:
@@ -204,7 +214,7 @@ async def test_whoever_gives_up_resets_the_connection() -> None:
         task.cancel()
         assert isinstance(await ends.get(), ConnectionResetError)
         await asyncio.gather(task, return_exceptions=True)
-        assert (await fault(port)).kind is Fault.BUSY
+        assert (await fault(port, timeout=SOON)).kind is Fault.BUSY
         assert await ends.get() == rpc.hello()
         assert isinstance(await ends.get(), ConnectionResetError)
 
@@ -270,12 +280,12 @@ async def test_the_real_one_in_use_or_frozen_is_busy_and_survives_that_it_was_as
     async with real_server() as (process, port):
         await answered(port)
         _, writer = await asyncio.open_connection("127.0.0.1", port)
-        assert (await fault(port)).kind is Fault.BUSY
+        assert (await fault(port, timeout=SOON)).kind is Fault.BUSY
         writer.close()
         await writer.wait_closed()
         await answered(port)
         os.kill(process.pid, signal.SIGSTOP)
-        assert (await fault(port)).kind is Fault.BUSY
+        assert (await fault(port, timeout=SOON)).kind is Fault.BUSY
         os.kill(process.pid, signal.SIGCONT)
         await answered(port)
         assert process.returncode is None
