@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import pytest
 import uvloop
 
-ON_BOTH = {"test_door.py", "test_slice_link.py", "test_stream.py", "test_gate.py"}
+ON_BOTH = {"test_door.py", "test_slice_link.py", "test_visit.py", "test_stream.py", "test_gate.py"}
 
 
 @pytest.hookimpl(optionalhook=True)
