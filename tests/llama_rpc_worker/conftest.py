@@ -8,7 +8,14 @@ from collections.abc import Callable, Mapping
 import pytest
 import uvloop
 
-ON_BOTH = {"test_door.py", "test_slice_link.py", "test_visit.py", "test_stream.py", "test_gate.py"}
+ON_BOTH = {
+    "test_door.py",
+    "test_gate.py",
+    "test_slice_link.py",
+    "test_strangers.py",
+    "test_stream.py",
+    "test_visit.py",
+}
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -9,9 +9,13 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Self
 
+import asyncssh
+
+from hum_workers.llama_rpc_worker import ssh
 from hum_workers.llama_rpc_worker.door import Door
 from hum_workers.llama_rpc_worker.facts import Build, Device, Layers, SliceFacts
 from hum_workers.llama_rpc_worker.lease import LeaseBook
+from hum_workers.llama_rpc_worker.questions import VERSION
 from hum_workers.llama_rpc_worker.slice_link import SliceLink
 from hum_workers.llama_rpc_worker.trust import Trust
 from hum_workers.llama_rpc_worker.visitor import DoorLimits
@@ -21,6 +25,7 @@ SLICE, ANN, BEN = (bytes([number]) * 32 for number in (1, 2, 3))
 """Seeds of three bees."""
 NOWHERE = Path("/nonexistent")
 WAIT = 20.0
+Raw = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Desk:
@@ -95,6 +100,28 @@ def a_link(port: int, seed: bytes = ANN, **how: Any) -> SliceLink:
     """A link that is not connected."""
     hid = how.pop("hid", hid_of(SLICE))
     return SliceLink(seed, ("127.0.0.1", port), hid, Trust([], NOWHERE), **how)
+
+
+@contextlib.asynccontextmanager
+async def stranger(port: int) -> AsyncIterator[Raw]:
+    """A plain connection to the door, its greeting read."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        assert await reader.readline() == b"SSH-2.0-hum_slice_1\r\n"
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+@contextlib.asynccontextmanager
+async def proven(door: Door, **how: Any) -> AsyncIterator[asyncssh.SSHClientConnection]:
+    """A client of the plain library with Ann's key, to do what a link never does."""
+    options = {"client_keys": [ssh.key_of(ANN)], "username": "x", **ssh.narrowed(), **how}
+    options.setdefault("client_version", VERSION)
+    async with asyncssh.connect(
+        "127.0.0.1", door.port, known_hosts=None, agent_path=None, **options
+    ) as connection:
+        yield connection
 
 
 class Peer:
