@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from hum_workers.errors import SliceError, SliceProblem
+from hum_workers.llama_rpc_worker import ssh
 from hum_workers.llama_rpc_worker.facts import SliceState
 from hum_workers.thrum.identity import hid_of
 from tests.llama_rpc_worker.doors import (
@@ -155,7 +156,11 @@ async def test_processes_reach_rpc_server_by_a_port_of_this_host() -> None:
             writer.close()
 
 
-async def test_bulk_goes_through_whole_in_both_directions() -> None:
+@pytest.mark.parametrize("rekey", [ssh.REKEY_BYTES, 1 << 20])
+async def test_bulk_goes_through_whole_in_both_directions(
+    rekey: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh, "REKEY_BYTES", rekey)
     blob = os.urandom(1 << 20) * 12
     async with Peer() as rpc, opened(Desk(rpc.address)) as door, linked(door.port) as link:
         await link.lease((0, 4), "f00d")

@@ -25,6 +25,8 @@ DEAD_PEER_TIME = 10.0
 _KEEPALIVES = 2
 CIPHER = "aes128-gcm@openssh.com"
 PACKET_BYTES = 32 * 1024
+REKEY_BYTES = 1024 * 1024 * 1024
+"""After which a connection gets new keys; the library also does so each hour."""
 WINDOW_BYTES = 1024 * 1024
 """Of one byte stream, unread by the other side; also the most that lies in our memory for it."""
 
@@ -44,6 +46,7 @@ def narrowed() -> dict[str, Any]:
         "mac_algs": ["hmac-sha2-256-etm@openssh.com"],
         "compression_algs": None,
         "signature_algs": [ALGORITHM],
+        "rekey_bytes": REKEY_BYTES,
         "keepalive_interval": DEAD_PEER_TIME / (_KEEPALIVES + 1),
         "keepalive_count_max": _KEEPALIVES,
     }
