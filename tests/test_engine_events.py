@@ -72,6 +72,21 @@ def test_a_recorded_stream_gives_its_text_reason_and_usage() -> None:
     ]
 
 
+def test_a_recorded_stream_of_llama_server_is_counted_before_it_ends() -> None:
+    """Recorded from llama-server 11434, with the fields that its cells ask for."""
+    recorded = (FIXTURES / "llama_stream_counted.sse").read_bytes()
+    stream, usages, events = ChatStream(), [], []
+    for event in recorded.split(b"\n\n")[:-1]:
+        events += stream.feed(event + b"\n\n")
+        usages.append(stream.usage)
+    assert [kind for kind, _ in events] == [Mmm.TEXT, Mmm.TEXT, Mmm.TEXT, Mmm.FINISH]
+    assert events[-1][1]["usage"] == usages[-1]
+    outputs = [usage["output"] for usage in usages if usage]
+    assert outputs == sorted(outputs)
+    assert {1, 2, 3} <= set(outputs)
+    assert len({usage["input"] + usage["cached"] for usage in usages[-4:] if usage}) == 1
+
+
 def test_a_recorded_stream_without_usage_gives_none() -> None:
     assert play(STOPPED) == [
         (Mmm.TEXT, 'The answer to this classic question is "Pa'),

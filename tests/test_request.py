@@ -86,3 +86,18 @@ def test_a_prompt_that_fills_the_context_is_named_as_such() -> None:
 def test_half_a_surrogate_pair_is_a_bad_prompt() -> None:
     with pytest.raises(TurnError, match="can't be written as JSON"):
         to_json({"messages": [{"role": "user", "content": "\ud83d"}]})
+
+
+def test_fields_come_as_the_engine_calls_them_and_what_it_has_not_stays_out() -> None:
+    prompt = parse_prompt(
+        {"sid": "s", "text": "hi", "sampling": {"repetitionPenalty": 1.5, "minTokens": 3}}
+    )
+    made = chat_request(
+        prompt,
+        model="served",
+        more={"return_progress": True},
+        renamed={"repetition_penalty": "repeat_penalty", "min_tokens": "", "seed": "x"},
+    )
+    assert made["repeat_penalty"] == 1.5
+    assert made["return_progress"] is True
+    assert not {"repetition_penalty", "min_tokens", "seed", "x"} & made.keys()

@@ -80,6 +80,38 @@ async def test_an_engine_that_works_on_is_found_out(short_dir: Path) -> None:
         assert seconds > 0.3
 
 
+async def test_a_cancel_may_take_the_steps_that_the_spec_gives_it(short_dir: Path) -> None:
+    steps = ["vllm:iteration_tokens_total_count"]
+    raised = spec(short_dir, cancel_confirm=0.0, cancel_steps=20, progress_counters=steps)
+    async with tender(short_dir, raised) as it:
+        await it.first(Frame.READY)
+        it.send(Frame.FEED, 1, chat(tokens=10_000, rate=50, keep=True))
+        it.send(Frame.FEED, 2, chat(tokens=10_000, rate=50))
+        await it.until(lambda: bool(it.text(1)) and bool(it.text(2)))
+        it.send(Frame.CANCEL, 1)
+        _, _, confirmed, seconds = await cancelled(it, 1)
+        assert confirmed is False
+        assert isinstance(seconds, float)
+        assert seconds > 0.3  # 20 steps at 50 a second
+
+
+async def test_an_engine_that_keeps_a_cancelled_turn_is_ended_where_the_spec_says_so(
+    short_dir: Path,
+) -> None:
+    raised = spec(short_dir, cancel_confirm=0.1, cancel_recycles=True)
+    async with tender(short_dir, raised) as it:
+        await it.first(Frame.READY)
+        it.send(Frame.FEED, 1, chat(tokens=10_000, rate=100, keep=True))
+        it.send(Frame.FEED, 2, chat(tokens=10_000, rate=100))
+        await it.until(lambda: bool(it.text(1)) and bool(it.text(2)))
+        it.send(Frame.CANCEL, 1)
+        kind, data = await it.ended(2)
+        assert (kind, data["code"]) == (Mmm.ERROR, "stalled")
+        _, gone = await it.first(Frame.GONE)
+        assert gone["cause"] == "stalled"
+        assert "kept a cancelled turn" in gone["reason"]
+
+
 async def test_gauges_that_can_not_be_read_prove_nothing(short_dir: Path) -> None:
     raised = spec(short_dir, cancel_confirm=0.2, metrics_path="/nothing")
     async with tender(short_dir, raised) as it:

@@ -82,6 +82,13 @@ class CellSpec:
     """Without a token or a step of the engine while turns are in flight; 0 is without limit."""
     sample_interval: float = 1.0
     cancel_confirm: float = 10.0
+    """Within which the engine has let go of a cancelled turn, by its own gauges."""
+    cancel_steps: int = 0
+    """Steps of the engine, by the first of its progress counters, that it may take besides: a step
+    of a large model on a slow machine can take longer than any time."""
+    cancel_recycles: bool = False
+    """Whether an engine that does not let go is ended. Where turns have slots, one would be lost,
+    and what waits for it inside the engine can't be cancelled."""
 
     def to_wire(self) -> dict[str, Any]:
         """Returns the spec as plain data for the `raise` frame."""

@@ -13,7 +13,14 @@ STUB = """#!/bin/sh
 echo "$*" >> ran
 case "$*" in *"$FAIL"*) exit 1;; esac
 """
-ALL = ["pytest -n 2", "pytest -m real", "pytest -m llama", "ruff check", "ruff format --check", "mypy"]
+ALL = [
+    "pytest -n 2",
+    "pytest -m real",
+    "pytest -m llama",
+    "ruff check",
+    "ruff format --check",
+    "mypy",
+]
 
 
 def made(folder: Path, target: str, fail: str) -> tuple[int, list[str]]:

@@ -30,6 +30,8 @@ SOCKET_PATH_LIMIT = 107
 CPU_BATCH, GPU_BATCH = 64, 512
 """Tokens of a prompt in one step, which has to end before a cancel is seen. Larger ones make a GPU
 faster, and hardly a CPU."""
+CANCEL_STEPS = 4
+"""Steps after which a cancel was surely seen: one that runs, one for the news, and two more."""
 LOCAL_ROUTE = ("-ngl", "all", "-sm", "layer")
 """Where no slice is used: everything stays here."""
 LOOPBACK = "127.0.0.1"
@@ -124,6 +126,8 @@ def build_coordinator(
         marks=signs.MARKS,
         notices=[[words, ""] for words in signs.PROOF],
         stall_timeout=egg.lifecycle.stall_timeout,
+        cancel_steps=CANCEL_STEPS,
+        cancel_recycles=True,
         **_common(egg, private, log_file),
     )
 

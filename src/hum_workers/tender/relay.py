@@ -6,6 +6,7 @@ Lives in the tender. Owns a stream to the engine for each turn that was fed and 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -38,7 +39,11 @@ class Relay:
         """Events of the engine so far."""
         self.on_unreachable: Callable[[str], None] = lambda why: None
         """Told when a turn finds no socket, or nobody behind it."""
+        self.on_kept: Callable[[str], None] = lambda why: None
+        """Told when the engine keeps a turn that was cancelled."""
         self._unconfirmed: dict[int, float] = {}
+        self._steps: dict[int, float] = {}
+        """The engine's steps when the cancel of a turn was first looked after."""
         self._confirming: asyncio.Task[None] | None = None
         self._paused = False
         self._late: dict[int, asyncio.TimerHandle] = {}
@@ -145,21 +150,43 @@ class Relay:
     async def _confirm(self) -> None:
         """Watches the engine's gauges until its work is no more than our turns in flight."""
         while self._unconfirmed:
-            working = await self._working()
+            working, steps = await self._working()
             now = self._loop.time()
             proven = working is not None and working <= len(self._streams)
             for turn, since in list(self._unconfirmed.items()):
-                if proven or now - since > self._spec.cancel_confirm:
+                if steps is not None:
+                    self._steps.setdefault(turn, 0.0 if steps == math.inf else steps)
+                waited = now - since
+                late = waited > self._spec.cancel_confirm
+                if proven or (late and self._overdue(turn, steps, waited)):
                     del self._unconfirmed[turn]
-                    self._link.send(Frame.CANCELLED, turn, proven, now - since)
+                    self._steps.pop(turn, None)
+                    self._link.send(Frame.CANCELLED, turn, proven, waited)
+                    if not proven and self._spec.cancel_recycles:
+                        self.on_kept(f"it kept a cancelled turn for {waited:.0f} s")
             if self._unconfirmed:
                 await asyncio.sleep(GAUGE_POLL)
 
-    async def _working(self) -> float | None:
-        """Returns the engine's own count of running plus waiting requests; None if it is silent."""
-        names = (self._spec.running_gauge, self._spec.waiting_gauge)
-        found = await self.counters(names)
-        return sum(found.values()) if found is not None and len(found) == len(set(names)) else None
+    def _overdue(self, turn: int, steps: float | None, waited: float) -> bool:
+        """Whether the engine has made so many steps since the cancel that it must have seen it, or
+        none for so long that it never will."""
+        spec = self._spec
+        if spec.stall_timeout and waited > spec.stall_timeout:
+            return True
+        return steps is not None and steps - self._steps[turn] >= spec.cancel_steps
+
+    async def _working(self) -> tuple[float | None, float | None]:
+        """Returns the engine's own count of running plus waiting requests, and of its steps, which
+        are without an end where they do not matter. None: it is silent."""
+        spec = self._spec
+        names = {spec.running_gauge, spec.waiting_gauge}
+        counted = spec.progress_counters[:1] if spec.cancel_steps else []
+        found = await self.counters([*names, *counted])
+        if found is None:
+            return None, None if counted else math.inf
+        steps = [found.pop(name, math.inf) for name in counted]
+        working = sum(found.values()) if len(found) == len(names) else None
+        return working, steps[0] if steps else math.inf
 
     async def counters(self, names: Sequence[str]) -> dict[str, float] | None:
         """Returns some of the engine's own figures; None if it is silent."""

@@ -82,6 +82,7 @@ class Watch:
         """Looks anew once the engine is ready: now all its processes are there."""
         self._is_ready = True
         self._relay.on_unreachable = self._unreachable
+        self._relay.on_kept = self._kept
         self._call()
         self.look_at_memory()
         self.look()
@@ -198,6 +199,10 @@ class Watch:
     def _unreachable(self, why: str) -> None:
         # An engine that ends closes its socket first: then its end says more.
         self._loop.call_later(AFTER_SOCKET, self._judge_socket, why)
+
+    def _kept(self, why: str) -> None:
+        self._relay.fail(ErrorCode.STALLED, f"the engine was ended: {why}")
+        self.condemn(Cause.STALLED, why)
 
     def _judge_socket(self, why: str) -> None:
         if not self._tree.exited.done():
