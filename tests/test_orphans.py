@@ -23,8 +23,9 @@ import pytest
 from hum_workers import lifecycle
 from hum_workers.process.asked_process import ask
 from hum_workers.process.cgroup import PREFIX, folders, sweep_here
+from hum_workers.process.confine import Confinement
 from tests.liveness import WAIT, Liveness, process_end
-from tests.trees import FAKES, WAYS, WILD, confinement, wild
+from tests.trees import FAKES, WAYS, WILD, confinement, python, wild
 
 SRC = Path(lifecycle.__file__).parent.parent
 NOBODY = 65534
@@ -164,6 +165,30 @@ async def test_sigkill_of_the_guard_ends_everything(
         assert await said(tender) == {"code": None, "signal": 9, "left": []}
         await alive.all_dead(5)
         assert await tender.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("engine", "end"), [("sys.exit(0)", 0), ("sys.exit(3)", 3), ("os.kill(0, 9)", -9)]
+)
+async def test_how_the_engine_ended_is_told_by_the_guards_status_where_its_last_word_was_lost(
+    engine: str, end: int
+) -> None:
+    mute = Confinement(
+        namespace=(sys.executable, str(FAKES / "mute_guard.py")),
+        how="guard",
+        group=None,
+        memory_watched=False,
+    )
+    tree = await lifecycle.EngineTree.start(
+        python(f"import os, sys; {engine}"), env=dict(os.environ), cwd="/", confinement=mute
+    )
+    try:
+        async with asyncio.timeout(WAIT):
+            assert await tree.exited == lifecycle.Exit.of(end)
+    finally:
+        tree.kill()
+        assert await tree.gone(WAIT) == []
+        tree.close()
 
 
 @pytest.mark.parametrize(("how", "cgroup"), WAYS)

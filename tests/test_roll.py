@@ -8,15 +8,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from bench.chaos_run import below
 from hum_workers.frames import Frame, Mmm
 from hum_workers.process import proc
 from hum_workers.process.roll import Fallen, Roll
-from tests.leftovers import processes
+from tests.leftovers import all_end, processes
 from tests.tenders import chat, spec, tender
 
 WAIT = 20.0
@@ -171,7 +172,33 @@ async def test_an_orderly_stop_is_no_death(short_dir: Path) -> None:
         await it.first(Frame.READY)
         it.send(Frame.SILENCE, 20.0, "enough")
         gone = await it.gone()
-    assert (gone["asked"], gone["code"], gone["reason"]) == (True, 0, "enough")
+    assert (gone["asked"], gone["code"], gone["reason"]) == (True, 0, "enough"), gone
+
+
+@pytest.mark.parametrize("how", ["namespace", "guard"])
+async def test_the_code_of_an_orderly_stop_waits_for_a_tender_that_sleeps(
+    how: str, short_dir: Path
+) -> None:
+    async with tender(short_dir, spec(short_dir, {"children": 3}, confine=how)) as it:
+        _, facts = await it.first(Frame.READY)
+        tree = below(it.process.pid)[1:]
+        status = Path(f"/proc/{facts['pid']}/status")
+        os.kill(facts["pid"], signal.SIGSTOP)
+        await until(lambda: "State:\tT" in status.read_text())
+        it.send(Frame.SILENCE, WAIT, "enough")
+        await until(lambda: f"ShdPnd:\t{1 << signal.SIGTERM - 1:016x}" in status.read_text())
+        os.kill(it.process.pid, signal.SIGSTOP)
+        os.kill(facts["pid"], signal.SIGCONT)
+        await all_end(tree)
+        os.kill(it.process.pid, signal.SIGCONT)
+        gone = await it.gone()
+    assert (gone["asked"], gone["code"], gone["signal"], gone["left"]) == (True, 0, None, [])
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT):
+        while not condition():  # noqa: ASYNC110 - the kernel tells of no signal that waits
+            await asyncio.sleep(0.01)
 
 
 async def test_the_end_of_the_main_process_is_not_blamed_on_those_it_takes_along(

@@ -60,6 +60,17 @@ class Exit:
         """Reads a status that is negative for a signal."""
         return cls(signal=-status) if status < 0 else cls(code=status)
 
+    @classmethod
+    def of_guard(cls, status: int) -> Self:
+        """Reads the status of a guard: the engine's, 128 + n for a signal.
+
+        A guard that was killed kills. 1 is what one leaves that crashed, and `unshare` over one
+        that was killed: it says nothing of the engine.
+        """
+        if status < 0 or status == 1:
+            return cls(signal=signal.SIGKILL)
+        return cls(signal=status - 128) if status > 128 else cls(code=status)
+
 
 class EngineTree:
     """One engine and everything below it. Made by `start`, ended by `kill`, `gone` and `close`."""
@@ -305,7 +316,8 @@ class EngineTree:
             self._spawned.set_exception(
                 EngineError(f"the guard ended before the engine ran: {why}")
             )
-        self._settle(Exit(signal=signal.SIGKILL))
+        # Where its last word was lost its own status tells: it is the engine's.
+        self._settle(Exit.of_guard(ended.result()))
         self._sweep()
 
     def _sweep(self, delay: float = TICK) -> None:
