@@ -38,11 +38,12 @@ def front_egg(
     slices: str = "[[slices]]\ndiscover = true\n",
     more: str = "",
     parallel: int = 1,
+    lifecycle: str = SHORT,
 ) -> Path:
     """Writes the egg of a coordinator."""
     egg = folder / "front.toml"
     egg.write_text(
-        f'[bee]\nname = "front"\n[cell]\nrole = "coordinator"\n{SHORT}'
+        f'[bee]\nname = "front"\n[cell]\nrole = "coordinator"\n{lifecycle}'
         f'[model]\npath = {json.dumps(str(MODEL))}\nserved_name = "{NAME}"\nctx = 2048\n'
         f"parallel = {parallel}\n{slices}{more}"
     )

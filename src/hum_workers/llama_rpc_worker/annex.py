@@ -60,7 +60,15 @@ class LlamaAnnex:
             return None
         gathering = Gathering(partial(known, egg, self._home), partial(link, egg, self._home))
         routing = Routing(egg, gathering, raiser, self._home.hid)
-        nest = RouteNest(plan, raiser, gathering=gathering, router=routing, room=room)
+        nest = RouteNest(
+            plan,
+            raiser,
+            gathering=gathering,
+            router=routing,
+            room=room,
+            hold_back=egg.split.hold_back,
+            canary=egg.split.canary,
+        )
         gathering.changed = nest.gathered
         self._gatherings.append(gathering)
         if self._tasks:  # an egg that came later

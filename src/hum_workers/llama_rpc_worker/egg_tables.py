@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import ConfigDict, Field
 
 from hum_workers.egg.tables import Egg, Launch
-from hum_workers.egg.types import Count, Size, Table, Text
+from hum_workers.egg.types import Count, Duration, Grace, Size, Table, Text, seconds
 from hum_workers.llama_rpc_worker import flags
 from hum_workers.llama_rpc_worker.values import (
     SPLIT,
@@ -134,6 +134,12 @@ class Split(Table):
     )
     head: Literal["last", "local"] | None = Field(
         default=None, description="Where the output layer is. Default: what is faster."
+    )
+    hold_back: Grace = seconds(
+        "30s", "Time that the slices of a route have to come back before it is planned anew."
+    )
+    canary: Duration = seconds(
+        "60s", "Time without a prompt after which the route is tried with one token."
     )
 
 

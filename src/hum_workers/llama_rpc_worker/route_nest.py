@@ -23,7 +23,7 @@ from hum_workers.cells.room import Room
 from hum_workers.errors import HumError
 from hum_workers.llama_rpc_worker.gathering import Gathering
 from hum_workers.llama_rpc_worker.holding import Holding, NotHeld
-from hum_workers.llama_rpc_worker.idle_canary import IdleCanary
+from hum_workers.llama_rpc_worker.idle_canary import PERIOD, IdleCanary
 from hum_workers.llama_rpc_worker.layout import flags
 from hum_workers.llama_rpc_worker.proof import Proof
 from hum_workers.llama_rpc_worker.route import Route, RouteError
@@ -81,6 +81,7 @@ class RouteNest(LastingNest):
         router: Router,
         room: Room | None = None,
         hold_back: float = HOLD_BACK,
+        canary: float = PERIOD,
     ) -> None:
         super().__init__(plan, raiser, room=room)
         self.why_incomplete: tuple[str, ...] = ("no slice was asked yet",)
@@ -99,7 +100,7 @@ class RouteNest(LastingNest):
         self._open = False
         """Whether the route is complete, or was a moment ago."""
         self._returns: set[asyncio.Task[None]] = set()
-        self._canary = IdleCanary(self._condemn)
+        self._canary = IdleCanary(self._condemn, period=canary)
 
     @property
     def advertised(self) -> bool:
