@@ -49,6 +49,7 @@ format: setup ## puts the code into the one form that lint accepts
 bench: model ## the budgets of docs/architecture.md, measured
 	@$(RUN) bench.start
 	@$(RUN) bench.relay
+	@$(RUN) bench.rpc_door
 
 clean: ## removes what tools and builds left
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

@@ -44,6 +44,15 @@ def test_start_measures_help_and_hello() -> None:
     assert all(value > 0 for figure in told["figures"] for value in figure["values"])
 
 
+def test_rpc_door_measures_both_ways_and_the_loops() -> None:
+    _, told = run("bench.rpc_door")
+    assert [figure["unit"] for figure in told["figures"]] == [
+        *("µs", "MB/s", "µs"),
+        *("MB/s", "s/GB", "ms", "ms") * 2,
+    ]
+    assert all(value > 0 for figure in told["figures"] for value in figure["values"])
+
+
 @pytest.mark.parametrize(
     ("values", "budgets", "at_least", "ok"),
     [
