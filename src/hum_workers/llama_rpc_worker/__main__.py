@@ -71,13 +71,27 @@ def _engine_version() -> str:
     return f"llama.cpp {found.version}"
 
 
+def _need_ssh() -> None:
+    from importlib.util import find_spec
+
+    from hum_workers.errors import UsageError
+
+    if find_spec("asyncssh") is None:
+        raise UsageError(
+            "slices' doors need asyncssh, which is not installed here: "
+            "install hum-workers with the extra [llama]"
+        )
+
+
 def _annex(home: Home, eggs: Sequence[LlamaEgg]) -> Annex:
+    _need_ssh()
     from hum_workers.llama_rpc_worker.annex import LlamaAnnex
 
     return LlamaAnnex(home, eggs)
 
 
 def _route(eggs: Sequence[LlamaEgg], say: Callable[[object], None]) -> int:
+    _need_ssh()
     from hum_workers.llama_rpc_worker.route_look import look
 
     return look(eggs, say, WORKER.hive)
