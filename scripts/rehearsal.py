@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -140,7 +140,8 @@ async def _ended(pid: int) -> None:
 class Rehearsal:
     """`async with Rehearsal() as it: await it.start_humd(); await it.start_bee(egg)`."""
 
-    def __init__(self) -> None:
+    def __init__(self, within: Sequence[str] = ()) -> None:
+        """`within` is put in front of each bee's command and replaced by it, as nsenter is."""
         base = tempfile.gettempdir()
         if len(os.fsencode(base)) + len("/humr-00000000") > SOCKET_PATH:
             base = "/tmp"
@@ -159,6 +160,7 @@ class Rehearsal:
         self.left: list[str] = []
         self.hurry = asyncio.Event()
         """Set to skip the grace periods of the stop."""
+        self._within = within
         self._seen: dict[int, psutil.Process] = {}
 
     def _environment(self) -> dict[str, str]:
@@ -183,7 +185,8 @@ class Rehearsal:
     async def start_bee(self, *eggs: Path, module: str = "hum_workers.vllm_worker") -> None:
         """Starts a worker; `on_event` hears each line of its log."""
         flags = [part for egg in eggs for part in ("--egg", str(egg))]
-        self.bee = Part("the bee", [sys.executable, "-m", module, *flags], self.env)
+        command = [*self._within, sys.executable, "-m", module, *flags]
+        self.bee = Part("the bee", command, self.env)
         self.bees.append(self.bee)
 
         def hear(line: str) -> None:

@@ -58,7 +58,7 @@ class Seldom:
         self._untold = 0
 
     def admit(self) -> int | None:
-        """Returns how many were not written since the last one that was; None: this isn't either."""
+        """Returns how many were left out since the last one; None: this one is, too."""
         if self._bucket.allowance() < 1:
             self._untold += 1
             return None

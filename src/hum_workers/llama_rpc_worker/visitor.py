@@ -231,9 +231,17 @@ class Visitor(asyncssh.SSHServer):
 
     def _reason(self, exc: Exception | None) -> str:
         """Why it was not let in, in a few words."""
-        if not self._why and self._shown is not None:
+        if self._why:
+            return self._why
+        if self._shown is not None:
             return f"its key, {self._shown}, is none of {self.door.trust}"
-        return self._why or str(exc or "it left before it had proven itself")
+        match str(exc or ""):  # the library has one class for all of them
+            case "" | "Connection lost":
+                return "it left before it had proven itself"
+            case "Login timeout expired":
+                return f"it had not proven itself after {self.door.limits.prove:g} s"
+            case words:
+                return f"it does not speak as a bee does: {words}"
 
 
 class _Far(End, asyncssh.SSHTCPSession[bytes]):
