@@ -20,11 +20,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from scripts import commission_llama
 from scripts.environment import ROOT, SetupError, bring, program, requirement, wanted
 
 MARK = "# Written by hum_workers' build, which may write it anew."
-ENGINES = {"vllm-worker": ("cuda", "cpu")}
-"""The extra of each hive with NVIDIA devices, and without."""
+ENGINES = {"vllm-worker": ("cuda", "cpu"), "llama-rpc-worker": ("cuda", "cpu")}
+"""What each hive's engine is with NVIDIA devices, and without: an extra of ours, or a llama.cpp."""
+LLAMA = "llama-rpc-worker"
 EXTRA = "HUM_WORKERS_EXTRA"
 
 
@@ -173,15 +175,20 @@ def commission(hive: str, env: Mapping[str, str], root: Path = ROOT) -> None:
     refuse_foreign(to.launcher)
     chosen = extras(hive, env, root)
     say(f"{hive} with {' and '.join(chosen) or 'no engine'} goes to {to.venv}")
+    # The door of a slice needs an extra of ours, whatever the engine.
+    engine, chosen = (chosen, ("llama",)) if hive == LLAMA else ((), chosen)
     want = wanted(root, chosen) | {"source": digest(root), "place": str(to.venv)}
     done = bring(to.venv, to.data, want, [requirement(root, chosen)])
     say("environment: made or brought up to date" if done else "environment: is up to date")
+    if engine:
+        commission_llama.bring(to.data, to.venv, cuda="cuda" in engine, env=env)
     launch_by(to.launcher, script(to.venv / "bin" / hive, env))
     say(f"launcher: {to.launcher}")
     given = give_egg(to.egg, root / "hives" / hive / "example.toml")
     say(f"egg: {to.egg}, {'an example to edit' if given else 'yours, left as it is'}")
-    if not chosen:
-        say("no engine was installed: the egg has to name one in [engine] python")
+    if not engine and (hive == LLAMA or not chosen):
+        key = "bin" if hive == LLAMA else "python"
+        say(f"no engine was installed: the egg has to name one in [engine] {key}")
     if str(to.launcher.parent) not in env.get("PATH", "").split(os.pathsep):
         say(f"{to.launcher.parent} is not in PATH: hum does not need it there, your shell does")
     if done:

