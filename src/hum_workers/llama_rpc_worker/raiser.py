@@ -16,6 +16,7 @@ from hum_workers.llama_rpc_worker.binaries import Binaries, find
 from hum_workers.llama_rpc_worker.egg import LlamaEgg
 from hum_workers.llama_rpc_worker.facts import Build
 from hum_workers.llama_rpc_worker.gguf import read
+from hum_workers.llama_rpc_worker.gpus import given
 from hum_workers.llama_rpc_worker.model_match import mismatches
 from hum_workers.program import places
 from hum_workers.spec import CellSpec
@@ -60,12 +61,17 @@ class LlamaRaiser:
         return self.binaries().build
 
     def spec(self, cell_id: str, away: Mapping[str, str] = NONE_AWAY) -> CellSpec:
-        """Returns the spec of the next cell.
+        """Returns the spec of the next cell, which gets none of the devices in `away`.
 
         Raises:
+            NoDevice: those that it could have are away.
             HumError: no engine, or one without RPC where slices are used.
         """
-        egg, binaries = self.egg, self.binaries()
+        binaries = self.binaries()
+        return given(self._spec(cell_id, binaries), binaries.devices, self.egg.rpc.devices, away)
+
+    def _spec(self, cell_id: str, binaries: Binaries) -> CellSpec:
+        egg = self.egg
         private = places.fresh(self._private)
         cores = usable_cores(egg.limits.cpus)
         if egg.cell.role == "slice":
