@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from hum_workers.vllm_worker.egg import VllmEgg
 from hum_workers.egg.wrappers import leaver
+from hum_workers.vllm_worker.egg import VllmEgg
 from hum_workers.vllm_worker.flags import KEYS, SYNONYMS, refused
 
 
