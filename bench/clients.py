@@ -40,6 +40,8 @@ class Take:
     """Characters that the worker says it sent."""
     tokens: int = 0
     """By the engine's own count."""
+    read: int = 0
+    """Tokens of the prompt that no cache held, by the same count."""
     error: str = ""
     traced: bool = False
     arrivals: list[float] = field(default_factory=list)
@@ -98,6 +100,7 @@ class Direct:
                 take.ended = perf_counter()
                 usage = data["usage"] or {}
                 take.tokens = usage.get("output", 0)
+                take.read = usage.get("input", 0)
                 take.error = data["message"] if kind is Mmm.ERROR else ""
                 over.set()
 
@@ -203,6 +206,7 @@ class Tones(asyncio.Protocol):
         take, over = found
         take.ended = perf_counter()
         take.tokens = heard.usage.get("output_tokens", 0)
+        take.read = heard.usage.get("input_tokens", 0)
         take.error = heard.message if heard.chi == "error" else ""
         for ours in heard.ext.values():
             take.sent = ours.get("chars")
