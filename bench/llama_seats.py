@@ -27,7 +27,7 @@ MARKS = {"tender": "hum_workers.tender", "engine": "ggml-rpc-server", "server": 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a log. `life` counts the bee's starts: a new bee counts its cells from one again."""
+    """A line of a log. `life` counts the starts of its bee, which counts cells anew each time."""
 
     life: int
     fields: dict[str, Any]

@@ -62,7 +62,14 @@ def lines(name: str) -> list[str]:
     return (FAILURES / f"{name}.txt").read_text("utf-8").splitlines()[2:]
 
 
-def dead(*, was_ready: bool = True, said: Sequence[str] = (), **facts: Any) -> Emerged:
+def dead(
+    *,
+    was_ready: bool = True,
+    said: Sequence[str] = (),
+    sentence: tuple[Death, str] | None = None,
+    hint: str = "",
+    **facts: Any,
+) -> Emerged:
     """Returns the autopsy of an end that nobody asked for."""
     gone = {
         **{"code": None, "signal": None, "cause": "", "reason": "", "asked": False},
@@ -76,6 +83,8 @@ def dead(*, was_ready: bool = True, said: Sequence[str] = (), **facts: Any) -> E
         orphans=[],
         asked=False,
         killed=False,
+        sentence=sentence,
+        hint=hint,
         was_ready=was_ready,
         diagnose=diagnosis,
     )
@@ -104,6 +113,18 @@ def test_a_worker_that_its_engine_ends_after_an_error_is_not_the_cause() -> None
     fallen: dict[str, Any] = {"fallen": ["VLLM::Worker (pid 11) was killed by SIGTERM", -15]}
     emerged = dead(was_ready=False, said=lines("kv_too_big"), code=1, **fallen)
     assert emerged.death is Death.ROOM
+
+
+def test_whether_an_engine_or_its_bee_noticed_a_lost_slice_first_is_all_the_same() -> None:
+    told = dead(was_ready=False, signal=6, sentence=(Death.SLICE, "slice b was lost"))
+    assert (told.death, told.by, told.reason) == (Death.SLICE, "us", "slice b was lost")
+    assert told.signal == 6
+
+
+def test_a_hint_is_for_an_engine_that_was_silent() -> None:
+    silent = dead(cause="stalled", reason="no token", hint="slice b has not answered")
+    assert silent.reason == "no token; slice b has not answered"
+    assert "slice b" not in dead(signal=9, hint="slice b has not answered").reason
 
 
 @pytest.mark.parametrize("said", [OUT_OF_MEMORY, TOO_LITTLE_FREE])

@@ -28,7 +28,7 @@ from hum_workers.cells.emerged import Emerged, verdict
 from hum_workers.cells.states import CellState, moved
 from hum_workers.cells.view import cell_view
 from hum_workers.errors import ErrorCode, StartFailed
-from hum_workers.figures.counts import CellView
+from hum_workers.figures.counts import CellView, Death
 from hum_workers.frames import Frame, Mmm
 from hum_workers.lifecycle import Vitals
 from hum_workers.link import FrameLink
@@ -62,6 +62,8 @@ class Cell:
         self.stage = ""
         """What its start was at last."""
         self.vitals: Vitals | None = None
+        self.hint: Callable[[], str] = str
+        """Says what an engine that is silent waits for, where that is known."""
         self.output_tokens = 0
         self.tokens_per_second = 0.0
         self._loop = loop = asyncio.get_running_loop()
@@ -85,6 +87,7 @@ class Cell:
         self._killed = False
         self._leash = leash.Leash(self._lose)
         self._lost = ""
+        self._sentence: tuple[Death, str] | None = None
 
     def __repr__(self) -> str:
         return f"<Cell {self.cell_id} {self.state} turns={len(self._sinks)}>"
@@ -169,8 +172,13 @@ class Cell:
         if turn in self._sinks and self._link is not None:
             self._link.send(Frame.CANCEL, turn)
 
-    async def silence(self, grace: float, reason: str) -> Emerged:
-        """Ends the engine, by force after `grace` seconds, and returns how it ended. Idempotent."""
+    async def silence(self, grace: float, reason: str, fault: Death | None = None) -> Emerged:
+        """Ends the engine, by force after `grace` seconds, and returns how it ended. Idempotent.
+
+        `fault`: not because that was asked for; its death is of this class then.
+        """
+        if fault is not None and self._sentence is None:
+            self._sentence = fault, reason
         hatching = self.state is CellState.HATCHING
         if hatching or self.state is CellState.READY:
             self._move(CellState.STOPPING)
@@ -244,6 +252,8 @@ class Cell:
                 continue
             if kind >= Mmm.FINISH:
                 del sinks[turn]
+                if kind == Mmm.ERROR and data["code"] == ErrorCode.STALLED and (why := self.hint()):
+                    data["message"] += f"; {why}"
             sink(kind, data)
 
     def _hatched(self, facts: dict[str, Any]) -> None:
@@ -293,6 +303,8 @@ class Cell:
             asked=self.state is CellState.STOPPING,
             killed=self._killed,
             lost=self._lost,
+            sentence=self._sentence,
+            hint=self.hint(),
             was_ready=self._was_ready,
             diagnose=self._diagnose,
         )

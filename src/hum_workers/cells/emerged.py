@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hum_workers.cells.blame import Diagnose, Diagnosis, advice
@@ -111,12 +111,28 @@ def verdict(
     was_ready: bool,
     diagnose: Diagnose,
     lost: str = "",
+    sentence: tuple[Death, str] | None = None,
+    hint: str = "",
 ) -> Emerged:
     """Returns how a cell ended, from its tender's last frame; None: it left without one.
 
     `asked` says whether we had begun to stop the cell, `killed` whether without any grace,
-    `orphans` who outlived the tender, `lost` why we killed a tender that hung.
+    `orphans` who outlived the tender, `lost` why we killed a tender that hung, `sentence` for
+    which fault of others we ended it, `hint` what a silent engine waits for.
     """
+    if sentence is not None:
+        death, reason = sentence
+        # Whether the engine noticed first and aborted is chance.
+        found = verdict(
+            gone,
+            tender_status=tender_status,
+            orphans=orphans,
+            asked=False,
+            killed=False,
+            was_ready=was_ready,
+            diagnose=diagnose,
+        )
+        return replace(found, asked=False, death=death, reason=reason, by="us")
     if gone is None:
         ended = f"signal {-tender_status}" if tender_status < 0 else f"exit code {tender_status}"
         preposition = "by" if tender_status < 0 else "with"
@@ -129,6 +145,8 @@ def verdict(
         )
     status = _status(gone)
     death, reason = _cause_of_death(gone, status, was_ready=was_ready, diagnose=diagnose)
+    if hint and death in (Death.STALLED, Death.START_TIMEOUT):
+        reason = f"{reason}; {hint}"
     left = [f"{m['name']} (pid {m['pid']}, state {m['state']})" for m in gone["left"]]
     return Emerged(
         code=status if status is not None and status >= 0 else None,
@@ -171,6 +189,8 @@ def _cause_of_death(
         stacks = f"; stacks {gone['stacks']} are in the engine's log" if gone["stacks"] else ""
         return OUR_WORD[cause], reason + stacks
     said = diagnose(gone["lines"])
+    if said.death is Death.SLICE:
+        return said.death, said.line  # its abort is only how it says so
     who = gone["fallen"][0] if gone["fallen"] else f"the engine {how(status)}"
     fell = gone["fallen"][1] if gone["fallen"] else status
     if gone["host_ooms"] and -signal.SIGKILL in (fell, status):

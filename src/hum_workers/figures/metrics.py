@@ -156,7 +156,7 @@ FAMILIES: Sequence[Family] = (
     _split(
         "hum_cell_deaths_total",
         "Cells that ended, by class: stopped (as asked), usage, model, room, port, start_timeout, "
-        "start_failed, memory, gpu_memory, stalled, killed, signal, exit, tender.",
+        "start_failed, memory, gpu_memory, stalled, killed, signal, exit, tender, slice.",
         "class",
         lambda e: ((death.value, count) for death, count in e.figures.deaths.items()),
     ),

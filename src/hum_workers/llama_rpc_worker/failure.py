@@ -71,7 +71,7 @@ def _slice_lost(lines: Sequence[str]) -> tuple[str, Death | None] | None:
         if match := _ABORT.search(line):
             why = match["why"].strip()
             bad = not any(words in why for words in _NETWORK)
-            return f"a slice failed: {why}", Death.USAGE if bad else None
+            return f"a slice failed: {why}", Death.USAGE if bad else Death.SLICE
     return None
 
 

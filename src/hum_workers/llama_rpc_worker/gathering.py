@@ -59,7 +59,9 @@ class Gathering:
         self.lost: Callable[[str, str], None] = lambda endpoint, reason: None
         """Called with the endpoint of a slice that was leased and is no more, and the reason."""
         self._rounds = 0
+        self._begun = 0
         self._asked = asyncio.Event()
+        self._looked = asyncio.Event()
 
     def link(self, endpoint: str) -> SliceLink | None:
         """Returns the link to a door that answers."""
@@ -69,11 +71,19 @@ class Gathering:
         """Asks again now."""
         self._asked.set()
 
+    async def fresh(self) -> None:
+        """Returns when every door was asked after this call; `run` must be running."""
+        wanted = self._begun + 1
+        self.hurry()
+        while self._rounds < wanted:
+            self._looked.clear()
+            await self._looked.wait()
+
     async def run(self) -> None:
         """Asks for ever."""
         while True:
+            self._asked.clear()  # before: whoever is in a hurry now wants a round that begins now
             await self.look()
-            self._asked.clear()
             try:
                 await asyncio.wait_for(self._asked.wait(), LOOK)
             except TimeoutError:
@@ -81,6 +91,7 @@ class Gathering:
 
     async def look(self) -> None:
         """Asks every known door once."""
+        self._begun += 1
         known = list(dict.fromkeys(self._known()))
         for gone, link in list(self._links.items()):
             if gone not in known and not link.leased:
@@ -96,6 +107,7 @@ class Gathering:
         was = [_plain(offer) for offer in self.offers], self.troubles
         self.offers, self.troubles = offers, troubles
         self._rounds += 1
+        self._looked.set()
         if was != ([_plain(offer) for offer in offers], troubles) or self._rounds == 1:
             self.changed()
 

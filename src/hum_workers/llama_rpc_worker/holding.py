@@ -65,6 +65,16 @@ class Holding:
         """Gives all of them back; never fails."""
         await asyncio.gather(*(link.release() for link in self._links))
 
+    def silent(self) -> str:
+        """Returns in half a sentence which slice llama-server waits for; empty: for none."""
+        asked = [
+            (at, named(offer))
+            for link, offer in zip(self._links, self._offers, strict=True)
+            if (at := link.unanswered) is not None
+        ]
+        # A command that wants no answer leaves its slice in this list; the last one is the one.
+        return f"{max(asked)[1]} was asked last and has not answered" if asked else ""
+
     def explain(self, text: str) -> str:
         """Returns a line of llama-server with the slices' names for the ports it knows."""
         for endpoint, offer in zip(self.endpoints, self._offers, strict=False):

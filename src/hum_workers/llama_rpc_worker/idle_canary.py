@@ -81,10 +81,8 @@ class IdleCanary:
                 self._later(self._period, again)
 
         def late() -> None:
-            log.warning("worker.route.silent", cell=cell.cell_id, seconds=self._patience)
             self._condemn(
-                f"no answer for {self._patience:g} s to a prompt of our own, while it was idle: "
-                "a slice of its route is frozen or cut off"
+                f"no answer for {self._patience:g} s to a prompt of our own, while it was idle"
             )
 
         self._later(self._patience, late)

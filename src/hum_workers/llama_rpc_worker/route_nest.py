@@ -9,20 +9,24 @@ joins never disturbs a cell that lives.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
 import structlog
 
-from hum_workers.cells.blame import Again, Diagnosis
+from hum_workers.cells import cell_log
+from hum_workers.cells.blame import AT_ONCE, Again, Diagnosis
 from hum_workers.cells.cell import Cell
 from hum_workers.cells.lasting import LastingNest
 from hum_workers.cells.plan import NestPlan, Raiser
 from hum_workers.cells.room import Room
-from hum_workers.errors import HumError
+from hum_workers.errors import HumError, StartFailed
+from hum_workers.figures.counts import Death
+from hum_workers.llama_rpc_worker.facts import SliceState
 from hum_workers.llama_rpc_worker.gathering import Gathering
-from hum_workers.llama_rpc_worker.holding import Holding, NotHeld
+from hum_workers.llama_rpc_worker.holding import Holding, NotHeld, named
 from hum_workers.llama_rpc_worker.idle_canary import PERIOD, IdleCanary
 from hum_workers.llama_rpc_worker.layout import flags
 from hum_workers.llama_rpc_worker.proof import Proof
@@ -35,6 +39,12 @@ HOLD_BACK = 30.0
 """Seconds after a loss in which the same slices may come back before others are taken."""
 WITHDRAW = 3.0
 """Seconds without a route after which humd hears of it: a recycled slice is back in less."""
+NOT_HELD = 0.5
+"""Seconds before slices are asked for again that could not be leased: they say why by then."""
+HURRY = 0.25
+"""Seconds between two looks at slices that are expected back."""
+LOSSES_PAUSE = 5.0
+"""Seconds before the next try where slice after slice is lost before the model is loaded."""
 
 
 class Router(Protocol):
@@ -92,9 +102,12 @@ class RouteNest(LastingNest):
         self._hold_back = hold_back
         self._holding: Holding | None = None
         self._proof: Proof | None = None
-        self._last: frozenset[str] = frozenset()
-        """The hids of the last route that was raised."""
-        self._lost_at: float | None = None
+        self._last: Mapping[str, str] = {}
+        """The slices of the last route that was raised, hid to name."""
+        self._ended_at = -math.inf
+        """When that route was given up."""
+        self._losses = 0
+        """Slices lost in a row, without a cell that was ready."""
         self._stirred = asyncio.Event()
         self._withdrawal: asyncio.TimerHandle | None = None
         self._open = False
@@ -128,6 +141,10 @@ class RouteNest(LastingNest):
             await asyncio.wait(self._returns)
 
     async def _one_life(self) -> float | None:
+        if self._returns:  # what the last life had
+            await asyncio.wait(self._returns)
+        if self._last:
+            await self._gathering.fresh()
         try:
             await self._router.refresh()
         except HumError as error:
@@ -139,9 +156,9 @@ class RouteNest(LastingNest):
         except NotHeld as error:
             log.warning("worker.route.not_held", egg=self.name, reason=str(error))
             self._gathering.hurry()
-            return next(self._pauses)
+            return NOT_HELD
         self._holding = holding
-        self._last = frozenset(share.offer.facts.hid for share in route.shares)
+        self._last = {one.offer.facts.hid: named(one.offer) for one in route.shares}
         self._routed.explain = holding.explain
         self._proof = None
         if route.shares:  # else where everything is, llama-server may decide
@@ -151,10 +168,25 @@ class RouteNest(LastingNest):
             pause = await super()._one_life()
         finally:
             self._give_back_slices(holding)
-        if holding.lost is None:
+            self._ended_at = self._loop.time()
+        if not self._was_lost(holding):
             return pause
-        self._lost_at = self._loop.time()
-        return 0.0
+        self._losses += 1
+        return 0.0 if self._losses <= AT_ONCE else LOSSES_PAUSE
+
+    def _was_lost(self, holding: Holding) -> bool:
+        """Says whether a slice's end is why the cell has ended."""
+        emerged = self.cell.emerged if self.cell is not None else None
+        return holding.lost is not None or (
+            emerged is not None and emerged.done() and emerged.result().death is Death.SLICE
+        )
+
+    def _start_failed(self, error: Exception) -> Again:
+        if isinstance(error, StartFailed) and error.kind == Death.SLICE:
+            # No failure of this egg's: it never counts towards giving up.
+            cell_log.start_failed(self.name, error, "as soon as its route is whole")
+            return Again.AT_ONCE
+        return super()._start_failed(error)
 
     async def _covered(self) -> Route:
         """Returns a route that may be taken, when there is one."""
@@ -165,8 +197,11 @@ class RouteNest(LastingNest):
                 for line in route.lines():
                     log.info("worker.route", egg=self.name, line=line)
                 return route
+            expected = self._loop.time() < self._ended_at + self._hold_back
+            if expected:
+                self._gathering.hurry()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stirred.wait(), 1.0)
+                await asyncio.wait_for(self._stirred.wait(), HURRY if expected else 1.0)
 
     def _look(self) -> Route | None:
         """Plans, and keeps the word on whether the route is complete."""
@@ -178,12 +213,11 @@ class RouteNest(LastingNest):
         except RouteError as error:
             self._complete(error.problems)
             return None
-        hids = frozenset(share.offer.facts.hid for share in route.shares)
-        if self._lost_at is not None and hids != self._last:
-            left = self._lost_at + self._hold_back - self._loop.time()
-            if left > 0:
-                self._complete((f"a slice was lost; it has {left:.0f} s more to come back",))
-                return None
+        if self._ended_at + self._hold_back > self._loop.time() and (away := self._away()):
+            # Whoever is quicker to be recycled must not take what the others have held.
+            seconds = f"{self._hold_back:g} s"
+            self._complete((f"{', '.join(away)} may come back within {seconds} of the loss",))
+            return None
         self._complete(())
         return route
 
@@ -199,7 +233,7 @@ class RouteNest(LastingNest):
             if not self._open:
                 self._open = True
                 self._plan.on_change()
-        elif self._open and self._withdrawal is None:
+        elif self.advertised and self._withdrawal is None:
             self._withdrawal = self._loop.call_later(WITHDRAW, self._withdraw)
 
     def _withdraw(self) -> None:
@@ -220,7 +254,7 @@ class RouteNest(LastingNest):
             self.cell.kill()
             return
         super()._became_ready()
-        self._lost_at = None
+        self._losses = 0
         self._canary.watch(self.cell, self.model, lambda: self.busy)
 
     def _noticed(self, cell: Cell, notice: str) -> None:
@@ -231,10 +265,25 @@ class RouteNest(LastingNest):
         """A slice of the route is gone; llama-server would find out with its next token."""
         self._condemn(why)
 
+    def _kept(self, cell: Cell) -> None:
+        super()._kept(cell)
+        cell.hint = self._silent
+
+    def _silent(self) -> str:
+        return self._holding.silent() if self._holding is not None else ""
+
+    def _away(self) -> list[str]:
+        """Returns the slices of the last route that can't be had now."""
+        offers = self._gathering.offers
+        here = {one.facts.hid for one in offers if one.facts.state is SliceState.FREE}
+        return [name for hid, name in self._last.items() if hid not in here]
+
     def _condemn(self, why: str) -> None:
         cell = self.cell
         if cell is not None and not cell.emerged.done():
-            task = self._loop.create_task(_silence(cell, why), name=f"condemned-{cell.cell_id}")
+            silent = self._silent() if self._holding and self._holding.lost is None else ""
+            told = f"{why}; {silent}" if silent else why
+            task = self._loop.create_task(_silence(cell, told), name=f"condemned-{cell.cell_id}")
             self._returns.add(task)
             task.add_done_callback(self._returns.discard)
 
@@ -254,4 +303,4 @@ class RouteNest(LastingNest):
 
 
 async def _silence(cell: Cell, why: str) -> None:
-    await cell.silence(0, why)
+    await cell.silence(0, why, Death.SLICE)

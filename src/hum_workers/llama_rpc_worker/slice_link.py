@@ -87,6 +87,8 @@ class SliceLink:
         self._port: asyncio.Server | None = None
         self._ends: set[_Near] = set()
         self._carried = 0, 0
+        self._asked_at = 0.0
+        self._answered_at = 0.0
         self._opening: set[asyncio.Task[None]] = set()
 
     @property
@@ -161,6 +163,11 @@ class SliceLink:
         return port
 
     @property
+    def unanswered(self) -> float | None:
+        """When rpc-server was sent something that it has not answered yet, by the loop's clock."""
+        return self._asked_at if self._asked_at > self._answered_at else None
+
+    @property
     def traffic(self) -> tuple[int, int]:
         """Bytes of all streams so far, to the slice and from it."""
         carried = [self._carried, *(end.carried for end in self._ends)]
@@ -195,6 +202,13 @@ class SliceLink:
         there, back = end.carried
         self._carried = self._carried[0] + there, self._carried[1] + back
         self._ends.discard(end)
+
+    def moved(self, *, answer: bool) -> None:
+        """Takes note that bytes go by: an answer, or what asks for one."""
+        if answer:
+            self._answered_at = asyncio.get_running_loop().time()
+        else:
+            self._asked_at = asyncio.get_running_loop().time()
 
     def cut(self, end: _Near) -> None:
         """Takes note of a stream that the far side ended."""
@@ -293,6 +307,15 @@ class _Near(End):
         super().__init__()
         self._link = link
         self._cut = False
+
+    def data_received(self, data: bytes, datatype: int | None = None) -> None:
+        """See `End.data_received`."""
+        self._link.moved(answer=False)
+        super().data_received(data, datatype)
+
+    def _write(self, data: bytes) -> None:
+        self._link.moved(answer=True)
+        super()._write(data)
 
     def close(self) -> None:
         """See `End.close`."""
