@@ -45,14 +45,18 @@ RULES: dict[Death, tuple[Again, str]] = {
     Death.MODEL: (Again.NEVER, "correct [model] or what its folder holds"),
     Death.ROOM: (
         Again.NEVER,
-        "give [kv] size more or [model] max_model_len and [batching] max_num_seqs less",
+        "give the cache more room, or lower context or turns at once: [kv] size, [model] "
+        "max_model_len, [batching] max_num_seqs; of llama.cpp [model] ctx, parallel",
     ),
     Death.START_TIMEOUT: (Again.PAUSED, "the engine's log shows what it was at"),
     Death.PORT: (Again.AT_ONCE, "it is raised again at once"),
-    Death.MEMORY: (Again.PAUSED, "raise [limits] memory or lower [kv] size"),
+    Death.MEMORY: (
+        Again.PAUSED,
+        "raise [limits] memory or lower [kv] size; of llama.cpp [model] ctx",
+    ),
     Death.GPU_MEMORY: (
         Again.PAUSED,
-        "lower [kv] gpu_memory_utilization or free the device of others",
+        "lower [kv] gpu_memory_utilization, of llama.cpp [model] ctx; or free the device of others",
     ),
     Death.STALLED: (
         Again.PAUSED,
