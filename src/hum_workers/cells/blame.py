@@ -45,8 +45,10 @@ RULES: dict[Death, tuple[Again, str]] = {
     Death.MODEL: (Again.NEVER, "correct [model] or what its folder holds"),
     Death.ROOM: (
         Again.NEVER,
-        "give the cache more room, or lower context or turns at once: [kv] size, [model] "
-        "max_model_len, [batching] max_num_seqs; of llama.cpp [model] ctx, parallel",
+        (
+            "give the cache more room, or lower context or turns at once: [kv] size, [model] "
+            "max_model_len, [batching] max_num_seqs; of llama.cpp [model] ctx, parallel"
+        ),
     ),
     Death.START_TIMEOUT: (Again.PAUSED, "the engine's log shows what it was at"),
     Death.PORT: (Again.AT_ONCE, "it is raised again at once"),
