@@ -8,7 +8,7 @@ from hum_workers.egg.tables import Flaw
 from hum_workers.egg.units import is_loopback
 from hum_workers.llama_rpc_worker.egg_tables import LlamaTables, SliceEntry
 from hum_workers.llama_rpc_worker.facts import Layers
-from hum_workers.llama_rpc_worker.values import is_private, is_wildcard
+from hum_workers.llama_rpc_worker.values import is_ipv4, is_private, is_wildcard
 
 MOST_LAYERS_APART = 15
 """Slices: llama.cpp's --tensor-split takes 16 numbers, and one may be the coordinator's own."""
@@ -54,6 +54,12 @@ def _door(egg: LlamaTables) -> Iterator[Flaw]:
             ("rpc", "private_network"),
             f"{host} is no address of this machine or of a private network, written as numbers: "
             "rpc-server encrypts nothing and asks nobody for a password",
+            (listen,),
+        )
+    elif rpc.private_network and not is_ipv4(host):
+        yield Flaw(
+            ("rpc", "private_network"),
+            f"needs an IPv4 address in rpc.listen, as rpc-server has no others, not {host}",
             (listen,),
         )
 

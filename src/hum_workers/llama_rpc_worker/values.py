@@ -64,6 +64,14 @@ def is_wildcard(host: str) -> bool:
         return host == "*"
 
 
+def is_ipv4(host: str) -> bool:
+    """Returns whether an address is written as four numbers."""
+    try:
+        return ipaddress.ip_address(host).version == 4
+    except ValueError:
+        return False
+
+
 def is_private(host: str) -> bool:
     """Returns whether an address is of this machine or of a private network, written as numbers."""
     if is_loopback(host):
