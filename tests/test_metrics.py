@@ -25,7 +25,8 @@ from hum_workers.figures.counts import (
     EggView,
     LastDeath,
 )
-from hum_workers.figures.metrics import FAMILIES, page
+from hum_workers.figures.families import FAMILIES
+from hum_workers.figures.metrics import page
 from hum_workers.process import proc
 from tests.rig import WAIT, Bee, egg, fake, served, worker
 

@@ -222,6 +222,12 @@ class EggView:
     """Turns that wait for a forager's tool and hold no slot."""
     cells: Sequence[CellView]
     figures: EggFigures
+    note: str = ""
+    """What it lends or lacks, for people; empty where there is nothing to say."""
+    covered: bool | None = None
+    """Whether every layer of its model has a holder; None: its cell holds all by itself."""
+    leased: bool | None = None
+    """Whether somebody has leased it; None: it is nothing to be leased."""
 
 
 @dataclass(frozen=True, kw_only=True)

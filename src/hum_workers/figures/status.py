@@ -25,6 +25,8 @@ REASON = 60
 """Letters of a reason in the table."""
 WIDEST = 100
 """Letters of any word in the table."""
+LONGEST = 400
+"""The same for a sentence below it."""
 FOREVER = 10_000 * 86400
 HEAD = (
     *("BEE", "CELL", "MODEL", "STATE", "PID", "AGE", "MEMORY"),
@@ -84,6 +86,12 @@ def table(hive: str, bees: Sequence[BeeStatus], now: float) -> str:
         f"death of {shown(one.cell)} {shown(one.reason)}"
         for bee in running
         for one in bee.devices
+    ]
+    lines += [
+        f"{_name(bee)}: {shown(egg.egg)}: {shown(egg.note, LONGEST)}"
+        for bee in running
+        for egg in bee.eggs
+        if egg.note
     ]
     lines += [
         f"{_name(bee)} (pid {bee.pid}) was killed: it last wrote {span(now - bee.written_at)} ago"
@@ -146,10 +154,10 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def shown(word: str) -> str:
+def shown(word: str, most: int = WIDEST) -> str:
     """Returns a word of a file that another program may have written, fit for a terminal."""
     word = "".join(c if c.isprintable() else " " for c in word)
-    return word if len(word) <= WIDEST else word[: WIDEST - 1] + "…"
+    return word if len(word) <= most else word[: most - 1] + "…"
 
 
 def span(seconds: float) -> str:

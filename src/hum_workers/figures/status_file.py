@@ -78,6 +78,7 @@ class EggStatus(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int
     last_death: LastDeath | None
     cells: list[CellStatus]
+    note: str = ""
 
 
 class BeeStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,6 +201,7 @@ def _egg(view: EggView) -> EggStatus:
         model=view.model,
         advertised=view.advertised,
         failure=view.failure,
+        note=view.note,
         running=view.running,
         waiting=view.waiting,
         restarts=view.figures.restarts,

@@ -12,6 +12,7 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Protocol
 
 import structlog
@@ -20,10 +21,10 @@ from hum_workers.cells import cell_log
 from hum_workers.cells.blame import AT_ONCE, Again, Diagnosis
 from hum_workers.cells.cell import Cell
 from hum_workers.cells.lasting import LastingNest
-from hum_workers.cells.plan import NestPlan, Raiser
+from hum_workers.cells.plan import NestPlan, Raiser, backoff
 from hum_workers.cells.room import Room
 from hum_workers.errors import HumError, StartFailed
-from hum_workers.figures.counts import Death
+from hum_workers.figures.counts import Death, EggView
 from hum_workers.llama_rpc_worker.facts import SliceState
 from hum_workers.llama_rpc_worker.gathering import Gathering
 from hum_workers.llama_rpc_worker.holding import Holding, NotHeld, named
@@ -39,8 +40,8 @@ HOLD_BACK = 30.0
 """Seconds after a loss in which the same slices may come back before others are taken."""
 WITHDRAW = 3.0
 """Seconds without a route after which humd hears of it: a recycled slice is back in less."""
-NOT_HELD = 0.5
-"""Seconds before slices are asked for again that could not be leased: they say why by then."""
+NOT_HELD = 0.5, 10.0
+"""Seconds before slices are asked for again that could not be leased: at first, and at most."""
 HURRY = 0.25
 """Seconds between two looks at slices that are expected back."""
 LOSSES_PAUSE = 5.0
@@ -106,6 +107,7 @@ class RouteNest(LastingNest):
         """The slices of the last route that was raised, hid to name."""
         self._ended_at = -math.inf
         """When that route was given up."""
+        self._refusals = backoff(*NOT_HELD)
         self._losses = 0
         """Slices lost in a row, without a cell that was ready."""
         self._stirred = asyncio.Event()
@@ -125,6 +127,12 @@ class RouteNest(LastingNest):
         if self._holding is None and self.why_incomplete:
             return f"the route is not complete: {self.why_incomplete[0]}"
         return super().why_waiting()
+
+    def view(self) -> EggView:
+        """See `Nest.view`."""
+        why = self.why_incomplete
+        note = f"the route is not complete: {'; '.join(why)}" if why else ""
+        return replace(super().view(), note=note, covered=not why)
 
     def gathered(self) -> None:
         """Hears that the gathering sees something else."""
@@ -156,7 +164,8 @@ class RouteNest(LastingNest):
         except NotHeld as error:
             log.warning("worker.route.not_held", egg=self.name, reason=str(error))
             self._gathering.hurry()
-            return NOT_HELD
+            return next(self._refusals)
+        self._refusals = backoff(*NOT_HELD)
         self._holding = holding
         self._last = {one.offer.facts.hid: named(one.offer) for one in route.shares}
         self._routed.explain = holding.explain
@@ -211,7 +220,7 @@ class RouteNest(LastingNest):
         try:
             route = self._router.plan()
         except RouteError as error:
-            self._complete(error.problems)
+            self._complete((*self._gone(), *error.problems))
             return None
         if self._ended_at + self._hold_back > self._loop.time() and (away := self._away()):
             # Whoever is quicker to be recycled must not take what the others have held.
@@ -277,6 +286,15 @@ class RouteNest(LastingNest):
         offers = self._gathering.offers
         here = {one.facts.hid for one in offers if one.facts.state is SliceState.FREE}
         return [name for hid, name in self._last.items() if hid not in here]
+
+    def _gone(self) -> list[str]:
+        """Returns a line for each slice of the last route that no longer says anything."""
+        here = {one.facts.hid for one in self._gathering.offers}
+        return [
+            f"{name}, of the last route, does not answer: start its bee or mend the link"
+            for hid, name in self._last.items()
+            if hid not in here
+        ]
 
     def _condemn(self, why: str) -> None:
         cell = self.cell

@@ -11,6 +11,7 @@ from hum_workers.cells.emerged import Emerged
 from hum_workers.cells.lasting import LastingNest
 from hum_workers.cells.plan import NestPlan, Raiser
 from hum_workers.cells.room import Room
+from hum_workers.figures.counts import EggView
 from hum_workers.llama_rpc_worker.slice_desk import Desk
 
 ACCEPTED = "accepted"
@@ -47,6 +48,11 @@ class SliceNest(LastingNest):
     def engaged(self) -> str:
         """What it does now, in a few words."""
         return str(self.desk)
+
+    def view(self) -> EggView:
+        """See `Nest.view`."""
+        leased = self.desk.book.lease is not None
+        return replace(super().view(), note=str(self.desk), leased=leased)
 
     def start(self) -> None:
         """See `Nest.start`; a slice is there before anybody asks."""
