@@ -87,6 +87,16 @@ def test_a_recorded_stream_of_llama_server_is_counted_before_it_ends() -> None:
     assert len({usage["input"] + usage["cached"] for usage in usages[-4:] if usage}) == 1
 
 
+def test_a_tool_call_of_llama_server_comes_in_pieces() -> None:
+    stream = ChatStream()
+    events = stream.feed((FIXTURES / "llama_stream_tool.sse").read_bytes())
+    calls = [data for kind, data in events if kind is Mmm.TOOL]
+    assert [call["name"] for call in calls if call["name"]] == ["get_weather"]
+    assert json.loads("".join(call["arguments"] for call in calls)) == {"city": "Paris"}
+    assert (events[-1][0], events[-1][1]["reason"]) == (Mmm.FINISH, "tool_calls")
+    assert events[-1][1]["usage"] == {"input": 272, "output": 31, "cached": 0}
+
+
 def test_a_recorded_stream_without_usage_gives_none() -> None:
     assert play(STOPPED) == [
         (Mmm.TEXT, 'The answer to this classic question is "Pa'),
