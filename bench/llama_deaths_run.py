@@ -98,6 +98,7 @@ class Stage:
 
     humd: FakeHumd
     asker: Asker
+    stack: AsyncExitStack
     front: Seat
     slices: list[Seat]
     began: float = 0.0
@@ -120,7 +121,8 @@ async def run(case: Case) -> Outcome:
     """
     folder = Path(tempfile.mkdtemp(prefix="hum-", dir="/tmp"))
     try:
-        async with _stage(folder, case) as stage:
+        canary = f'canary = "{CANARY}s"\n' if case.freeze and case.moment == "idle" else ""
+        async with staged(folder, canary) as stage:
             try:
                 outcome = await _act(case, stage)
             except (TimeoutError, LookupError) as error:
@@ -136,25 +138,25 @@ async def run(case: Case) -> Outcome:
 
 
 @asynccontextmanager
-async def _stage(folder: Path, case: Case) -> AsyncIterator[Stage]:
+async def staged(folder: Path, split: str = "") -> AsyncIterator[Stage]:
+    """Yields two slices and a coordinator that were started; `split` is TOML of that table."""
     async with AsyncExitStack() as stack:
         humd = await FakeHumd.start(folder / "thrum.sock", folder / "state")
         await stack.enter_async_context(humd)
         slices = [
             Seat(f"slice-{number}", folder, slice_egg(folder, number), stack) for number in (1, 2)
         ]
-        canary = f'canary = "{CANARY}s"\n' if case.freeze and case.moment == "idle" else ""
         egg = front_egg(
             folder,
             lifecycle='[lifecycle]\nstop_grace = "1s"\ndrain_timeout = "300ms"\n'
             f'stall_timeout = "{PATIENCE}s"\nstart_timeout = "{START_PATIENCE}s"\n',
-            more=f"[split]\n{canary}",
+            more=f"[split]\n{split}",
         )
         front = Seat("front", folder, egg, stack)
         for seat in (*slices, front):
             await seat.start()
         asker = await stack.enter_async_context(await Asker.connect(folder / "thrum.sock"))
-        yield Stage(humd, asker, front, slices)
+        yield Stage(humd, asker, stack, front, slices)
 
 
 async def _act(case: Case, stage: Stage) -> Outcome:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from hum_workers.errors import HumError, SliceError
-from hum_workers.llama_rpc_worker.facts import Offer
+from hum_workers.llama_rpc_worker.facts import Offer, SliceState
 from hum_workers.llama_rpc_worker.gathering import Gathering
 from hum_workers.llama_rpc_worker.route import Route
 from hum_workers.llama_rpc_worker.slice_link import SliceLink
@@ -46,6 +46,12 @@ class Holding:
         self = cls(route, links)
         gathering.lost = lambda endpoint, reason: self._lose(endpoint, reason, on_lost)
         order = sorted(range(len(links)), key=lambda at: route.shares[at].offer.facts.hid)
+        # A plan takes no other's lease: these are of an earlier life of this bee. One by one, each
+        # would be recycled, and the ones before it again.
+        states = [share.offer.facts.state for share in route.shares]
+        if old := [at for at in order if states[at] is SliceState.LEASED]:
+            told = await asyncio.gather(*(_end_old(links[at], route, at) for at in old))
+            raise NotHeld("; ".join(told))
         try:
             for at in order:
                 share = route.shares[at]
@@ -86,6 +92,17 @@ class Holding:
             if offer.endpoint == endpoint and self.lost is None:
                 self.lost = f"{named(offer)} was lost: {reason}"
                 on_lost(self.lost)
+
+
+async def _end_old(link: SliceLink, route: Route, at: int) -> str:
+    """Ends a lease of an earlier life, as to ask for another one does; returns what came of it."""
+    share = route.shares[at]
+    try:
+        await link.lease(share.layers, route.fingerprint)
+    except SliceError as error:
+        return f"{named(share.offer)} can't be leased: {error}"
+    await link.release()
+    return f"{named(share.offer)} was free and is recycled"
 
 
 def named(offer: Offer) -> str:
