@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hum_workers.frames import Frame
+from hum_workers.tender.hatch import context_of
 from tests.tenders import spec, tender
 
 PATIENCE = 1.5
@@ -191,3 +192,29 @@ async def test_no_memory_grows_with_what_an_engine_prints(short_dir: Path) -> No
         peak = next(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line)
         assert peak < 120 * 1024
         assert len(it.of(Frame.STAGE)) < 20
+
+
+async def test_lines_that_the_spec_waits_for_are_told_by_name_or_as_they_are(
+    short_dir: Path,
+) -> None:
+    raised = spec(short_dir, notices=[["Starting vLLM server", "listens"], ["KV cache size", ""]])
+    async with tender(short_dir, raised) as it:
+        await it.first(Frame.READY)
+        told = [frame[1] for frame in it.of(Frame.NOTICE)]
+    assert "listens" in told
+    assert any("KV cache size" in line and line != "KV cache size" for line in told)
+
+
+@pytest.mark.parametrize(
+    ("card", "context"),
+    [
+        ({"id": "x", "max_model_len": 2048}, 2048),
+        ({"id": "x", "meta": {"n_ctx": 4096, "n_ctx_train": 8192}}, 4096),
+        ({"id": "x", "meta": None}, None),
+        ({"id": "x", "meta": {"n_ctx": "many"}}, None),
+    ],
+)
+def test_the_context_of_a_turn_is_read_as_either_engine_tells_it(
+    card: dict[str, Any], context: int | None
+) -> None:
+    assert context_of(card) == context

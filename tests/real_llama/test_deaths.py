@@ -71,7 +71,7 @@ async def test_a_prompt_that_no_text_came_of_is_asked_again(real: Real) -> None:
         asker.prompt(
             sid="again",
             modelId="smollm2",
-            text="word " * 1000,
+            text="word " * 300,
             sampling={"maxTokens": 2, "temperature": 0},
         )
         turn = asyncio.ensure_future(asker.collect("again", timeout=250))

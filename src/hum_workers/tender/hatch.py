@@ -142,7 +142,7 @@ class Hatching:
         try:
             cards = msgspec.json.decode(answer.body)["data"]
             models = [card["id"] for card in cards]
-            longest = _context(cards[0]) if cards else None
+            longest = context_of(cards[0]) if cards else None
         except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
             raise StartFailed(
                 f"the engine's list of models can't be read (status {answer.status}): {error}"
@@ -170,7 +170,7 @@ class Hatching:
             stream.close()
 
 
-def _context(card: dict[str, Any]) -> int | None:
+def context_of(card: dict[str, Any]) -> int | None:
     """Returns the tokens of one turn's context, as vLLM or as llama.cpp tells them; None if not."""
     meta = card.get("meta")
     told = card.get("max_model_len") or (meta.get("n_ctx") if isinstance(meta, dict) else None)
