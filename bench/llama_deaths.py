@@ -34,6 +34,7 @@ WHOM = (
 )
 ALL = (
     *(Case(seat, whom, moment) for seat, whom in WHOM for moment in MOMENTS),
+    Case("front", "bee", "streaming", away=True),
     *(Case("slice-2", "engine", moment, freeze=True) for moment in MOMENTS),
 )
 SHORT = (
@@ -46,8 +47,10 @@ LIMIT = 5.0
 """Seconds that a death may take to be everybody's death, a slice to be recycled."""
 FROZEN = 20.0
 """The same for a slice that says nothing: it is found by its silence."""
+PROMPT = 10.0
+"""Seconds for a bee that is started again to take its leases back."""
 LEASE = 20.0
-"""Seconds that the lease of a coordinator's bee runs on when nobody comes back for it."""
+"""Seconds that the lease of a coordinator's bee runs on when it does not come back."""
 Row = tuple[Case, Outcome]
 
 
@@ -57,7 +60,7 @@ def flaws(case: Case, outcome: Outcome) -> Iterator[str]:
         yield f"left: {', '.join(outcome.left)}"
     if max(outcome.dead, outcome.front_dead) > (FROZEN if case.freeze else LIMIT):
         yield "members live on"
-    if outcome.recycled > (FROZEN + LIMIT if case.freeze else LEASE + LIMIT):
+    if outcome.recycled > (FROZEN if case.freeze else LEASE if case.away else PROMPT) + LIMIT:
         yield "a slice was recycled late"
     if case.moment != "streaming":
         return

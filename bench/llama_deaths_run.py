@@ -51,6 +51,8 @@ class Case:
     moment: str
     """`loading`, `idle` or `streaming`."""
     freeze: bool = False
+    away: bool = False
+    """The bee is started again only when its leases are over by their time."""
 
     @property
     def victim(self) -> str:
@@ -58,7 +60,8 @@ class Case:
         owner = "coordinator" if self.seat == "front" else self.seat
         engine = "llama-server" if self.seat == "front" else "rpc-server"
         act = "SIGSTOP" if self.freeze else "SIGKILL"
-        return f"{act} of {owner}'s {engine if self.whom == 'engine' else self.whom}"
+        whom = engine if self.whom == "engine" else self.whom
+        return f"{act} of {owner}'s {whom}{', away for 20 s' if self.away else ''}"
 
     @property
     def name(self) -> str:
@@ -180,7 +183,7 @@ async def _act(case: Case, stage: Stage) -> Outcome:
             _at(stage, _all_ended(front_tree)),
             _at(stage, _recycled(stage, before)),
             _at(stage, _served(stage, known)),
-            _again(case, seat),
+            _again(case, stage, before),
         )
         if turn is not None:
             await until(lambda: endings)
@@ -228,10 +231,13 @@ async def _moment(case: Case, stage: Stage) -> str | None:
     raise LookupError("the turn ended before the act")
 
 
-async def _again(case: Case, seat: Seat) -> None:
+async def _again(case: Case, stage: Stage, before: list[set[tuple[int, str]]]) -> None:
+    seat = stage.seat(case.seat)
     if case.whom == "bee":
         await seat.bee.process.wait()
         await asyncio.sleep(AGAIN)
+        if case.away:
+            await _recycled(stage, before)
         await seat.start()
 
 

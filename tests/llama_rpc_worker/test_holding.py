@@ -90,6 +90,18 @@ async def test_the_slice_that_was_asked_last_and_says_nothing_is_named() -> None
             await holding.release()
 
 
+async def test_a_line_of_llama_servers_names_slices_and_no_port_of_ours() -> None:
+    async with gathered(Desk()) as gathering:
+        holding = await Holding.take(route_over(gathering), gathering, lambda reason: None)
+        [name] = (f"slice near at {offer.endpoint}" for offer in gathering.offers)
+        line = f"a slice failed: Failed to connect to {holding.endpoints[0]}"
+        assert holding.explain(line) == f"a slice failed: Failed to connect to {name}"
+        crashed = "a slice failed: Remote RPC server crashed"
+        assert holding.explain(crashed) == f"{crashed}, one of {name}"
+        assert holding.explain("no room for KV cache") == "no room for KV cache"
+        await holding.release()
+
+
 async def test_a_round_that_is_wanted_begins_after_it_was_wanted() -> None:
     desk = Desk()
     async with gathered(desk) as gathering:

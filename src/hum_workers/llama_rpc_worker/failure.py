@@ -15,6 +15,7 @@ from hum_workers.figures.counts import Death
 
 LONGEST = 300
 NOTHING = "the engine ended and said nothing"
+SLICE_FAILED = "a slice failed"
 GIB = 1 << 30
 
 _STAMP = re.compile(r"^\d+\.\d\d\.\d{3}\.\d{3} (?P<level>[A-Z]) ")
@@ -71,7 +72,7 @@ def _slice_lost(lines: Sequence[str]) -> tuple[str, Death | None] | None:
         if match := _ABORT.search(line):
             why = match["why"].strip()
             bad = not any(words in why for words in _NETWORK)
-            return f"a slice failed: {why}", Death.USAGE if bad else Death.SLICE
+            return f"{SLICE_FAILED}: {why}", Death.USAGE if bad else Death.SLICE
     return None
 
 

@@ -8,6 +8,7 @@ from typing import Self
 
 from hum_workers.errors import HumError, SliceError
 from hum_workers.llama_rpc_worker.facts import Offer, SliceState
+from hum_workers.llama_rpc_worker.failure import SLICE_FAILED
 from hum_workers.llama_rpc_worker.gathering import Gathering
 from hum_workers.llama_rpc_worker.route import Route
 from hum_workers.llama_rpc_worker.slice_link import SliceLink
@@ -83,9 +84,13 @@ class Holding:
 
     def explain(self, text: str) -> str:
         """Returns a line of llama-server with the slices' names for the ports it knows."""
+        told = text
         for endpoint, offer in zip(self.endpoints, self._offers, strict=False):
-            text = text.replace(endpoint, named(offer))
-        return text
+            told = told.replace(endpoint, named(offer))
+        if told == text and text.startswith(SLICE_FAILED):
+            # It does not say which one; of a stream that passes us by we know nothing either.
+            told = f"{text}, one of {', '.join(map(named, self._offers))}"
+        return told
 
     def _lose(self, endpoint: str, reason: str, on_lost: Callable[[str], None]) -> None:
         for offer in self._offers:

@@ -75,7 +75,7 @@ class IdleCanary:
             if kind not in (Mmm.FINISH, Mmm.ERROR):
                 return
             self.close()
-            if kind is Mmm.ERROR and cell.is_ready:
+            if kind == Mmm.ERROR and cell.is_ready:
                 self._condemn(f"a prompt of our own, while it was idle, failed: {data['message']}")
             else:
                 self._later(self._period, again)

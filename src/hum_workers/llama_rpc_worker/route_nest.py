@@ -206,11 +206,18 @@ class RouteNest(LastingNest):
                 for line in route.lines():
                     log.info("worker.route", egg=self.name, line=line)
                 return route
-            expected = self._loop.time() < self._ended_at + self._hold_back
+            expected = self._expects()
             if expected:
                 self._gathering.hurry()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stirred.wait(), HURRY if expected else 1.0)
+
+    def _expects(self) -> bool:
+        """Says whether a slice will soon be there by itself."""
+        soon = SliceState.STARTING, SliceState.RECYCLING
+        return self._loop.time() < self._ended_at + self._hold_back or any(
+            offer.facts.state in soon for offer in self._gathering.offers
+        )
 
     def _look(self) -> Route | None:
         """Plans, and keeps the word on whether the route is complete."""
@@ -300,7 +307,7 @@ class RouteNest(LastingNest):
         cell = self.cell
         if cell is not None and not cell.emerged.done():
             silent = self._silent() if self._holding and self._holding.lost is None else ""
-            told = f"{why}; {silent}" if silent else why
+            told = f"{why}; {silent}" if silent and silent not in why else why
             task = self._loop.create_task(_silence(cell, told), name=f"condemned-{cell.cell_id}")
             self._returns.add(task)
             task.add_done_callback(self._returns.discard)
