@@ -27,7 +27,7 @@ from bench.rpc_model import write
 from hum_workers.errors import HumError
 from scripts.rehearsal import RehearsalError
 
-TOKENS = 64
+TOKENS, FEW = 64, 24
 WORDS = (
     "A bee flew from flower to flower over the wide green hills and told the others of it. " * 10
 )
@@ -72,21 +72,21 @@ async def ask(client: Client, tokens: int, words: str = WORDS) -> Take:
     return take
 
 
-async def measure(layout: Layout, taken: Taken, tokens: int) -> None:
-    """Raises the layout and adds a run with an answer of so many tokens."""
+async def measure(layout: Layout, taken: Taken) -> None:
+    """Raises the layout and adds a run: a short and a long answer to prompts of one length."""
     async with running(layout) as at:
         taken.load.append(at.load)
         await ask(at.client, 1, "")  # warms up
         was = at.traffic()
-        first = await ask(at.client, 1)  # the bytes of the next one are compared with its
+        short = await ask(at.client, FEW)
         between = at.traffic()
-        take = await ask(at.client, tokens)
+        long = await ask(at.client, TOKENS)
         after = at.traffic()
-    taken.prefill += [one.read / (one.first - one.began) for one in (first, take)]
-    taken.generate.append((tokens - 1) / (take.ended - take.first))
+    taken.prefill += [one.read / (one.first - one.began) for one in (short, long)]
+    taken.generate.append((TOKENS - 1) / (long.ended - long.first))
     ends = zip(was, between, after, strict=True)
     more = [_more(*three) for three in ends]
-    taken.wire.append([(there / (tokens - 1), back / (tokens - 1)) for there, back in more])
+    taken.wire.append([(there / (TOKENS - FEW), back / (TOKENS - FEW)) for there, back in more])
 
 
 def _more(
@@ -133,11 +133,11 @@ def figures_of(layout: Layout, taken: Taken) -> list[Figure]:
 async def everything(options: argparse.Namespace) -> Sequence[Figure]:
     """Measures all of it."""
     taken = {layout: Taken() for layout in layouts(options.short)}
-    runs, tokens = (1, 8) if options.short else (options.runs, TOKENS)
+    runs = 1 if options.short else options.runs
     for run in range(runs):
         order = list(taken)
         for layout in order if run % 2 == 0 else order[::-1]:
-            await measure(layout, taken[layout], tokens)
+            await measure(layout, taken[layout])
             print(f"run {run + 1}: {layout}", file=sys.stderr)
     figures = [figure for layout, each in taken.items() for figure in figures_of(layout, each)]
     return figures + await loads(runs, GIGABYTE // 10 if options.short else GIGABYTE)
