@@ -54,7 +54,7 @@ def test_another_model_than_the_egg_says_is_not_raised(tmp_path: Path) -> None:
 
 def test_batches_are_short_where_a_cpu_reads_prompts(tmp_path: Path) -> None:
     argv = raiser(tmp_path, COORDINATOR).spec("small-1").argv
-    assert argv[argv.index("-b") + 1] == "64"
+    assert argv[argv.index("-b") + 1] == "128"
     gpu = "  CUDA0: NVIDIA X (80000 MiB, 7 MiB free)\\n"
     argv = raiser(tmp_path, COORDINATOR, devices=gpu).spec("small-1").argv
     assert argv[argv.index("-b") + 1] == "512"

@@ -27,7 +27,7 @@ KEY_FILE = "key"
 TEMPLATE_FILE = "chat.jinja"
 SOCKET_PATH_LIMIT = 107
 """Bytes in the path of a Unix socket."""
-CPU_BATCH, GPU_BATCH = 64, 512
+CPU_BATCH, GPU_BATCH = 128, 512
 """Tokens of a prompt in one step, which has to end before a cancel is seen. Larger ones make a GPU
 faster, and hardly a CPU."""
 CANCEL_STEPS = 4
