@@ -121,6 +121,16 @@ async def test_a_loss_that_lasts_longer_than_the_lease_is_said_once() -> None:
         assert len(losses.reasons) == 1
 
 
+async def test_a_bee_that_is_dead_is_said_long_before_the_lease_is_over() -> None:
+    losses = Losses()
+    async with opened(Desk()) as door:
+        async with linked(door.port, lease_time=3600, on_lost=losses) as link:
+            await link.lease((0, 4), "f00d")
+            await door.close()
+            assert "nobody is at the door" in await losses.one()
+            assert not link.leased
+
+
 async def test_a_lease_that_ran_out_meanwhile_is_said() -> None:
     desk, losses = Desk(), Losses()
     async with opened(desk) as door:

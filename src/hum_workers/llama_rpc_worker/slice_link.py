@@ -205,10 +205,9 @@ class SliceLink:
 
     def moved(self, *, answer: bool) -> None:
         """Takes note that bytes go by: an answer, or what asks for one."""
-        if answer:
-            self._answered_at = asyncio.get_running_loop().time()
-        else:
-            self._asked_at = asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
+        self._asked_at = self._asked_at if answer else now
+        self._answered_at = now if answer else self._answered_at
 
     def cut(self, end: _Near) -> None:
         """Takes note of a stream that the far side ended."""
@@ -278,7 +277,9 @@ class SliceLink:
                     partial(_renewal, self._token or ""), self._lease_time / 2
                 )
             except SliceError as error:
-                if error.problem is SliceProblem.REFUSED or now >= self._until:
+                # Nobody listens: its bee is dead, and rpc-server with it.
+                gone = isinstance(error.__cause__, ConnectionRefusedError)
+                if gone or error.problem is SliceProblem.REFUSED or now >= self._until:
                     raise
                 log.info("worker.slice.reconnecting", slice=self.endpoint, reason=str(error))
             else:
