@@ -38,8 +38,7 @@ ALL = (
     *(Case("slice-2", "engine", moment, freeze=True) for moment in MOMENTS),
 )
 SHORT = (
-    Case("slice-1", "engine", "idle"),
-    Case("slice-1", "bee", "streaming"),
+    Case("slice-1", "engine", "streaming"),
     Case("front", "bee", "streaming"),
     Case("slice-2", "engine", "streaming", freeze=True),
 )

@@ -181,6 +181,7 @@ class RouteNest(LastingNest):
         if not self._was_lost(holding):
             return pause
         self._losses += 1
+        self._pauses = self._plan.pauses()  # those are for faults of its own
         return 0.0 if self._losses <= AT_ONCE else LOSSES_PAUSE
 
     def _was_lost(self, holding: Holding) -> bool:
