@@ -28,10 +28,8 @@ from hum_workers.errors import HumError
 from scripts.rehearsal import RehearsalError
 
 TOKENS, FEW = 64, 24
-WORDS = (
-    "A bee flew from flower to flower over the wide green hills and told the others of it. " * 10
-)
-"""About 200 tokens."""
+WORDS = "A bee flew from flower to flower over wide green hills and told the others of it. " * 20
+"""With the template about 300 tokens: at each multiple of 256 the graph is sent anew."""
 GIGABYTE = 1_000_000_000
 _numbers = count(1000)
 
