@@ -48,7 +48,7 @@ def slices(count: int) -> Iterator[list[str]]:
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", 0))
                 port = probe.getsockname()[1]
-            command = [BIN / "ggml-rpc-server", "-H", "127.0.0.1", "-p", str(port), "-t", "1"]
+            command = [str(BIN / "ggml-rpc-server"), "-H", "127.0.0.1", "-p", str(port), "-t", "1"]
             # SIGPIPE stays ignored, as it is here: a client that is killed would kill its slice.
             process = stack.enter_context(
                 subprocess.Popen(
@@ -105,7 +105,7 @@ def differences(route: Route, endpoints: list[str]) -> list[str]:
     """Loads the model by the route's flags; returns what its report says otherwise."""
     used = endpoints[: len(route.shares)]
     proof = Proof(route, used)
-    command = [BIN / "llama-server", "-m", MODEL, *flags(route, used)]
+    command = [str(BIN / "llama-server"), "-m", str(MODEL), *flags(route, used)]
     command += ["-c", "512", "-np", "1", "-b", "64", "-ub", "64", "--cache-ram", "0", "--no-ui"]
     command += ["--host", "127.0.0.1", "--port", "0", "-lv", "5", "-t", "1"]
     loaded = False

@@ -18,7 +18,7 @@ from hum_workers.turns.request import (
 )
 
 
-def request(sampling: dict[str, Any] | None = None, **limits: int | None) -> dict[str, Any]:
+def request(sampling: dict[str, Any] | None = None, **limits: Any) -> dict[str, Any]:
     prompt = parse_prompt({"sid": "s", "modelId": "alias", "text": "hi", "sampling": sampling})
     return chat_request(prompt, model="served", **limits)
 
