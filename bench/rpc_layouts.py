@@ -20,6 +20,7 @@ from typing import Any
 from bench.clients import Client, Direct, Tones
 from bench.rpc_door import COORDINATOR, NOWHERE, SLICE, child
 from hum_workers.llama_rpc_worker import ssh
+from hum_workers.llama_rpc_worker.command import CPU_BATCH
 from hum_workers.llama_rpc_worker.layout import HEAD_ON_CPU
 from hum_workers.llama_rpc_worker.raiser import free_port
 from hum_workers.llama_rpc_worker.rpc import RpcError, probe
@@ -35,7 +36,8 @@ BIN, SMALL = HOME / "current" / "bin", HOME / "model" / Path(GGUF).name
 NAME, WORKER = "bench", "hum_workers.llama_rpc_worker"
 BLOCKS = 30
 START = 120.0
-COMMON = "-fit off -c 2048 -np 1 -no-kvu -b 64 -ub 64 --cache-ram 0 --no-slots --no-ui -t"
+COMMON = f"-fit off -c 2048 -np 1 -no-kvu -b {CPU_BATCH} -ub {CPU_BATCH}"
+COMMON += " --cache-ram 0 --no-slots --no-ui -t"
 ENV = {"GGML_NO_BACKTRACE": "1", "PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
 
 
