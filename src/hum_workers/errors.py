@@ -6,6 +6,7 @@ HumError
 │   ├── IdentityError   the key file is unusable or another bee holds it
 │   └── GgufError       a model's file is not there, damaged or no model
 ├── EngineError         the engine can't be started or is not installed (exit 3)
+│   ├── NotYet          not at this moment: what it needs may be there later
 │   └── StartFailed     it was started and failed; carries the one useful line
 ├── SliceError          a slice can't be reached, believed, leased or used; carries which of them
 ├── LeaseRefused        (llama_rpc_worker.lease) what a slice's own bee says to who may not have it
@@ -100,7 +101,11 @@ class EngineError(HumError):
     """The engine is not there, or can't be started."""
 
 
-class NoDevice(EngineError):
+class NotYet(EngineError):
+    """What the engine needs is not there at this moment; a later try may find it."""
+
+
+class NoDevice(NotYet):
     """Devices that could serve are there, and set aside until a dead cell's memory is back."""
 
 

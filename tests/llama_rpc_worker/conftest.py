@@ -10,6 +10,7 @@ import uvloop
 
 ON_BOTH = {
     "test_door.py",
+    "test_doorway.py",
     "test_gate.py",
     "test_slice_link.py",
     "test_strangers.py",

@@ -23,7 +23,7 @@ from hum_workers.cells.cell import Cell
 from hum_workers.cells.emerged import Emerged
 from hum_workers.cells.lease import Hear, Lease, Line
 from hum_workers.cells.plan import NestPlan, Raiser
-from hum_workers.errors import ErrorCode, HumError, NoDevice, StartFailed, TurnError
+from hum_workers.errors import ErrorCode, HumError, NoDevice, NotYet, StartFailed, TurnError
 from hum_workers.figures.counts import Death, EggFigures, EggView
 from hum_workers.tools.parking import Parking
 
@@ -262,8 +262,9 @@ class Nest(ABC):
         """Notes a start that failed; returns whether another one is worth it (`blame`)."""
         if isinstance(error, StartFailed) and error.kind == Death.STOPPED:
             return Again.AT_ONCE  # by ourselves: there is another plan
-        if isinstance(error, NoDevice):
-            log.error("worker.cell.no_device", egg=self.name, reason=str(error))
+        if isinstance(error, NotYet):
+            event = "no_device" if isinstance(error, NoDevice) else "waits"
+            log.error(f"worker.cell.{event}", egg=self.name, reason=str(error))
             return Again.PAUSED
         if not isinstance(error, HumError):
             log.error("worker.cell.raise.failed", egg=self.name, exc_info=error)

@@ -15,6 +15,7 @@ from hum_workers.cells.room import Room
 from hum_workers.errors import UsageError
 from hum_workers.llama_rpc_worker import bees_file
 from hum_workers.llama_rpc_worker.door import Door
+from hum_workers.llama_rpc_worker.doorway import Doorway
 from hum_workers.llama_rpc_worker.gathering import Gathering, Known
 from hum_workers.llama_rpc_worker.raiser import LlamaRaiser
 from hum_workers.llama_rpc_worker.route_nest import RouteNest
@@ -41,7 +42,7 @@ class LlamaAnnex:
         """
         self._home = home
         self._desk: tuple[LlamaEgg, Desk] | None = None
-        self._door: Door | None = None
+        self._doorway: Doorway | None = None
         self._gatherings: list[Gathering] = []
         self._tasks: list[asyncio.Task[None]] = []
         slices = [egg for egg in eggs if egg.cell.role == "slice"]
@@ -76,21 +77,17 @@ class LlamaAnnex:
         return nest
 
     def hello(self) -> Mapping[str, Any]:
-        """See `Annex`: where the door is, and what lies behind it."""
-        if self._desk is None or self._door is None:
+        """See `Annex`: where the door is, once it is open, and what lies behind it."""
+        if self._desk is None or self._doorway is None or self._doorway.port is None:
             return {}
         egg, desk = self._desk
-        bind = {"host": egg.rpc.listen[0], "port": self._door.port, "scheme": bees_file.SCHEME}
+        bind = {"host": egg.rpc.listen[0], "port": self._doorway.port, "scheme": bees_file.SCHEME}
         return {"bind": bind, "provides": desk.provides()}
 
     async def open(self) -> None:
         """See `Annex`."""
         if self._desk is not None:
-            egg, desk = self._desk
-            trust = Trust(egg.rpc.coordinators, self._home.state)
-            self._door = door = await Door.open(self._home.seed, egg.rpc.listen, trust, desk)
-            desk.end_streams = door.end_streams
-            log.info("worker.slice.door", host=egg.rpc.listen[0], port=door.port, trust=str(trust))
+            await self._open_door(*self._desk)
         for gathering in self._gatherings:
             self._run(gathering)
 
@@ -101,8 +98,21 @@ class LlamaAnnex:
         if self._tasks:
             await asyncio.wait(self._tasks)
         await asyncio.gather(*(gathering.close() for gathering in self._gatherings))
-        if self._door is not None:
-            await self._door.close()
+        if self._doorway is not None:
+            await self._doorway.close()
+
+    async def _open_door(self, egg: LlamaEgg, desk: Desk) -> None:
+        trust = Trust(egg.rpc.coordinators, self._home.state)
+
+        def opened(door: Door) -> None:
+            desk.end_streams = door.end_streams
+            log.info("worker.slice.door", host=egg.rpc.listen[0], port=door.port, trust=str(trust))
+            self._home.changed()
+
+        self._doorway = Doorway(
+            lambda: Door.open(self._home.seed, egg.rpc.listen, trust, desk), opened
+        )
+        await self._doorway.open()
 
     def _slice(
         self, egg: LlamaEgg, plan: NestPlan, raiser: LlamaRaiser, room: Room | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from hum_workers.cells.blame import Diagnosis
 from hum_workers.devices import NONE_AWAY, usable_cores
-from hum_workers.errors import EngineError
+from hum_workers.errors import EngineError, NotYet
 from hum_workers.llama_rpc_worker import command, failure
 from hum_workers.llama_rpc_worker.binaries import Binaries, find
 from hum_workers.llama_rpc_worker.egg import LlamaEgg
@@ -119,10 +120,21 @@ class LlamaRaiser:
 
 
 def free_port(host: str) -> int:
-    """Returns a port that was free just now: rpc-server can't choose one."""
+    """Returns a port that was free just now: rpc-server can't choose one.
+
+    Raises:
+        NotYet: this machine has no such address now.
+        EngineError: nobody here can listen there.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
-        probe.bind((host, 0))
+        try:
+            probe.bind((host, 0))
+        except OSError as error:
+            text = f"[rpc] listen: rpc-server can't listen at {host}: {error.strerror}"
+            if error.errno == errno.EADDRNOTAVAIL:  # at boot it may come a moment later
+                raise NotYet(f"{text}; it waits for that address") from error
+            raise EngineError(f"{text}; name another") from error
         port: int = probe.getsockname()[1]
     return port
 

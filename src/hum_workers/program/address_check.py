@@ -69,9 +69,18 @@ def check_listen(listen: str | None, subject: str, *, bee_runs: bool) -> Iterato
         listen: as `parse_listen` returns it.
         bee_runs: whether a bee runs with our identity, which may hold the port itself.
     """
-    if listen is None:
-        return
-    host, port = split_listen(listen)
+    if listen is not None:
+        yield check_address("[metrics] listen", split_listen(listen), subject, bee_runs=bee_runs)
+
+
+def check_address(key: str, at: tuple[str, int], subject: str, *, bee_runs: bool) -> Finding:
+    """Returns whether a process of this user can listen at host and port, 0 being any port.
+
+    Args:
+        key: that of the egg, which opens the sentence.
+        bee_runs: whether a bee runs with our identity, which may hold the port itself.
+    """
+    host, port = at
     try:
         for family, kind, protocol, _, address in socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -83,16 +92,19 @@ def check_listen(listen: str | None, subject: str, *, bee_runs: bool) -> Iterato
                 probe.bind(address)
     except socket.gaierror:
         what = f"{host} is no address and no name that is known here"
-        yield Finding("error", subject, f"[metrics] listen: {what}; name one of this machine's")
+        return Finding("error", subject, f"{key}: {what}; name one of this machine's")
     except OSError as error:
-        yield _not_bound(error, host, port, subject, bee_runs=bee_runs)
-    else:
-        yield Finding("ok", subject, f"[metrics] listen: {listen} is free")
+        return _not_bound(key, error, at, subject, bee_runs=bee_runs)
+    free = f"port {port} of {host} is free" if port else f"any port of {host} that is free"
+    return Finding("ok", subject, f"{key}: {free}")
 
 
-def _not_bound(error: OSError, host: str, port: int, subject: str, *, bee_runs: bool) -> Finding:
+def _not_bound(
+    key: str, error: OSError, at: tuple[str, int], subject: str, *, bee_runs: bool
+) -> Finding:
+    host, port = at
     if error.errno == errno.EADDRINUSE:
-        text = f"[metrics] listen: port {port} of {host} is in use"
+        text = f"{key}: port {port} of {host} is in use"
         if bee_runs:
             return Finding("warning", subject, f"{text}, perhaps by the bee that runs already")
         return Finding("error", subject, f"{text}; name another, or 0 for one that is free")
@@ -102,4 +114,4 @@ def _not_bound(error: OSError, host: str, port: int, subject: str, *, bee_runs: 
         what = f"port {port} is not for this user; name one above 1023"
     else:
         what = f"can't listen on {host}:{port}: {error.strerror}; name another"
-    return Finding("error", subject, f"[metrics] listen: {what}")
+    return Finding("error", subject, f"{key}: {what}")

@@ -1,7 +1,8 @@
 """What `--check` says of the host, whatever the worker: humd's socket, identity, log, address of
 the figures, cells, CPUs, confinement.
 
-Starts nothing and keeps nothing: the connection to humd is closed at once, the key is not created.
+Starts nothing: the connection to humd is closed at once, no address stays taken. The bee's key is
+made only for a kind of worker whose hid others need before it runs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,12 +33,35 @@ PATIENCE = 1.0
 """Seconds of silence after which a person is told what takes so long."""
 
 
-def check_host(hive: str, eggs: Sequence[Egg], env: Mapping[str, str]) -> Iterator[Finding]:
-    """Yields what holds for the bee of these eggs; never raises."""
+@dataclass(frozen=True)
+class Listens:
+    """An address besides that of the figures at which the bee will listen."""
+
+    subject: str
+    key: str
+    """As sentences name it: `[rpc] listen`."""
+    at: tuple[str, int]
+
+
+def check_host(
+    hive: str,
+    eggs: Sequence[Egg],
+    env: Mapping[str, str],
+    *,
+    listens: Sequence[Listens] = (),
+    makes_key: bool = False,
+) -> Iterator[Finding]:
+    """Yields what holds for the bee of these eggs; never raises.
+
+    `makes_key`: a bee without a key gets one, so that its hid can be told.
+    """
     yield from safely("socket", lambda: _socket(eggs, env))
-    identity = list(safely("identity", lambda: _identity(hive, eggs, env)))
+    identity = list(safely("identity", lambda: _identity(hive, eggs, env, makes_key=makes_key)))
     yield from identity
-    yield from _process(eggs, env, bee_runs=any(one.level == "warning" for one in identity))
+    bee_runs = any(one.level == "warning" for one in identity)
+    yield from _process(eggs, env, bee_runs=bee_runs)
+    for one in listens:
+        yield from safely(one.subject, partial(_listens, one, bee_runs=bee_runs))
     yield from safely("cells", lambda: _cells(eggs))
     for egg in eggs:
         yield from safely(f"{egg.name} cpus", partial(_cpus, egg))
@@ -95,6 +120,10 @@ def _process(eggs: Sequence[Egg], env: Mapping[str, str], *, bee_runs: bool) -> 
     yield from safely("log", lambda: address_check.check_log(file, "log"))
     look = partial(address_check.check_listen, listen, "metrics", bee_runs=bee_runs)
     yield from safely("metrics", look)
+
+
+def _listens(one: Listens, *, bee_runs: bool) -> Iterator[Finding]:
+    yield address_check.check_address(one.key, one.at, one.subject, bee_runs=bee_runs)
 
 
 def _cells(eggs: Sequence[Egg]) -> Iterator[Finding]:
@@ -159,19 +188,27 @@ def probe_socket(path: Path) -> Finding:
     return Finding("warning", "socket", f"{path}: {what}")
 
 
-def _identity(hive: str, eggs: Sequence[Egg], env: Mapping[str, str]) -> Iterator[Finding]:
+def _identity(
+    hive: str, eggs: Sequence[Egg], env: Mapping[str, str], *, makes_key: bool
+) -> Iterator[Finding]:
     from hum_workers.egg import bee_settings
-    from hum_workers.thrum.identity import Identity
+    from hum_workers.thrum.identity import Identity, seed_of
     from hum_workers.thrum.paths import state_home
 
-    peeked = Identity.peek(hive, bee_settings(eggs).name, state_home(env))
+    name, state = bee_settings(eggs).name, state_home(env)
+    peeked = Identity.peek(hive, name, state)
+    if peeked.hid is None and makes_key:
+        hid, _ = seed_of(hive, name, state)
+        yield Finding("ok", "identity", f"{hid} ({peeked.path}, made just now)")
+        return
     if peeked.hid is None:
         yield Finding("ok", "identity", f"a key will be made at {peeked.path}")
     elif peeked.held:
         yield Finding(
             "warning",
             "identity",
-            f"a bee runs with {peeked.path}; stop it or set another [bee] name",
+            f"a bee runs as {peeked.hid} with {peeked.path}: to start this one now would end with "
+            "exit code 2; stop that one or set another [bee] name",
         )
     else:
         yield Finding("ok", "identity", f"{peeked.hid} ({peeked.path})")
