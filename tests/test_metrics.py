@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,14 @@ def test_values_are_those_of_the_bee() -> None:
     assert value(metrics, "hum_worker_device_set_aside", uuid="GPU-b") == 0
     assert value(metrics, "hum_worker_cancel_confirm_seconds_bucket", le="0.1") == 1
     assert value(metrics, "hum_worker_cancel_confirm_seconds_bucket", le="+Inf") == 1
+
+
+def test_an_egg_that_serves_no_model_is_not_said_to_be_advertised() -> None:
+    bee = bee_view()
+    bee = replace(bee, eggs=[replace(egg, model="", leased=True) for egg in bee.eggs])
+    metrics = parsed(page(lambda: bee)())
+    assert not metrics["hum_worker_advertised"].samples
+    assert value(metrics, "hum_slice_leased", egg="a") == 1
 
 
 def test_a_bee_that_never_connected_has_not_reconnected() -> None:

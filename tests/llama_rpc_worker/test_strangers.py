@@ -121,6 +121,19 @@ async def test_another_key_is_refused_and_the_hid_to_add_is_named() -> None:
         assert caught.value.problem == "not_let_in"
 
 
+async def test_a_visitor_that_does_not_trust_the_door_is_told_of_with_the_mend() -> None:
+    with capture_logs() as entries:
+        async with opened(Desk()) as door:
+            with pytest.raises(SliceError):
+                await a_link(door.port, hid=hid_of(BEN)).connect()
+            while door.visitors:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    (told,) = (one["reason"] for one in entries if one["event"] == "worker.door.refused")
+    assert told == (
+        f"it does not trust this slice's key: name {hid_of(SLICE)} in the [[slices]] of its egg"
+    )
+
+
 @pytest.mark.parametrize("method", ["password", "keyboard-interactive", "hostbased"])
 async def test_there_is_no_other_way_to_prove_oneself(method: str) -> None:
     async with opened(Desk()) as door:

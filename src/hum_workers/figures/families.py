@@ -172,11 +172,11 @@ FAMILIES: Sequence[Family] = (
         lambda e: e.figures.restarts,
         "counter",
     ),
-    _egg(
+    _told(
         "hum_worker_advertised",
         "1 while humd may send prompts for the model, else 0.",
-        lambda e: float(e.advertised),
-        "gauge",
+        lambda e: e.advertised if e.model else None,
+        ("egg", "model"),
     ),
     _split(
         "hum_worker_turns_total",

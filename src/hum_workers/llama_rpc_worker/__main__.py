@@ -57,7 +57,10 @@ def _show(egg: LlamaEgg, private: Path, inherited: Mapping[str, str]) -> str:
     from hum_workers.program.shell_words import describe
 
     raiser = LlamaRaiser(egg, private=private, log_file=None, inherited=inherited)
-    return describe(raiser.spec(f"{egg.name}-1"))
+    shown = describe(raiser.spec(f"{egg.name}-1"))
+    if egg.cell.role == "coordinator" and egg.slices:
+        shown += "\n# the flags of the route follow from the slices at the start; --route plans it"
+    return shown
 
 
 def _engine_version() -> str:
@@ -81,6 +84,7 @@ def _need_ssh() -> None:
             "slices' doors need asyncssh, which is not installed here: "
             "install hum-workers with the extra [llama]"
         )
+    import hum_workers.llama_rpc_worker.quiet_ssh  # noqa: F401  before the first asyncssh
 
 
 def _annex(home: Home, eggs: Sequence[LlamaEgg]) -> Annex:
@@ -111,7 +115,12 @@ WORKER = Worker(
     engine_version=_engine_version,
     annex=_annex,
     looks=[
-        Look(flag="--route", help="print who would hold which layers; loads nothing", run=_route),
+        Look(
+            flag="--route",
+            help="print who would hold which layers; loads nothing",
+            run=_route,
+            exits="3 the route of --route or --prompt is not complete",
+        ),
     ],
 )
 

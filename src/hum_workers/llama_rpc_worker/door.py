@@ -19,6 +19,7 @@ from hum_workers.llama_rpc_worker.knocks import Knocks, Seldom, has_to_go
 from hum_workers.llama_rpc_worker.questions import VERSION, SliceDesk
 from hum_workers.llama_rpc_worker.trust import Trust
 from hum_workers.llama_rpc_worker.visitor import DoorLimits, Visitor
+from hum_workers.thrum.identity import hid_of
 
 log = structlog.get_logger()
 
@@ -29,7 +30,8 @@ LINES_A_SECOND, MOST_LINES = 1.0, 16
 class Door:
     """One slice's door. Made by `open`."""
 
-    def __init__(self, trust: Trust, desk: SliceDesk, limits: DoorLimits) -> None:
+    def __init__(self, hid: str, trust: Trust, desk: SliceDesk, limits: DoorLimits) -> None:
+        self.hid = hid
         self.trust = trust
         self.desk = desk
         self.limits = limits
@@ -57,7 +59,7 @@ class Door:
             UsageError: it can't listen there.
         """
         limits = limits or DoorLimits()
-        door = cls(trust, desk, limits)
+        door = cls(hid_of(seed), trust, desk, limits)
         host, port = listen
         try:
             door._acceptor = await asyncssh.listen(

@@ -34,7 +34,8 @@ def look(eggs: Sequence[LlamaEgg], say: Callable[[object], None], hive: str) -> 
     """
     coordinators = [egg for egg in eggs if egg.cell.role == "coordinator"]
     if not coordinators:
-        raise UsageError("--route: no egg is one of a coordinator ([cell] role)")
+        files = ", ".join(str(egg.source) for egg in eggs)
+        raise UsageError(f"--route: {files}: no egg of a coordinator ([cell] role); name one")
     state = state_home(os.environ)
     hid, seed = seed_of(hive, bee_settings(eggs).name, state)
     home = Home(seed=seed, hid=hid, state=state, changed=lambda: None)

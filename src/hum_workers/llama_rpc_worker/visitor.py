@@ -60,6 +60,8 @@ class DoorLimits:
 class Porter(Protocol):
     """The door, as a visitor needs it."""
 
+    hid: str
+    """Whose door it is."""
     trust: Trust
     desk: SliceDesk
     limits: DoorLimits
@@ -235,6 +237,11 @@ class Visitor(asyncssh.SSHServer):
             return self._why
         if self._shown is not None:
             return f"its key, {self._shown}, is none of {self.door.trust}"
+        if isinstance(exc, asyncssh.HostKeyNotVerifiable):
+            return (
+                f"it does not trust this slice's key: name {self.door.hid} in the [[slices]] of "
+                "its egg"
+            )
         match str(exc or ""):  # the library has one class for all of them
             case "" | "Connection lost":
                 return "it left before it had proven itself"

@@ -31,11 +31,12 @@ class Exit(IntEnum):
 
 
 USAGE = """%(prog)s [--egg FILE ...]
-           [--prompt TEXT | --check | --show-command | --egg-schema | --version]
+           [--prompt TEXT | --check | --show-command | --egg-schema {looks}| --version]
        %(prog)s status [--watch] [--json]"""
 EPILOG = """exit codes: 0 stopped as asked; 1 the turn of --prompt failed; 2 the command line, an
-egg or the identity is wrong; 3 the engine can't be started (--prompt and --check only); 130 or 143
-ended by a second SIGINT or SIGTERM, with --prompt by the first one before the whole answer."""
+egg or the identity is wrong; 3 the engine can't be started (--prompt and --check only){exits};
+130 or 143 ended by a second SIGINT or SIGTERM, with --prompt by the first one before the whole
+answer."""
 
 
 def run(worker: Worker, argv: Sequence[str] | None = None) -> int:
@@ -146,11 +147,13 @@ def _meant(parser: argparse.ArgumentParser, word: str) -> str:
 
 
 def _parser(worker: Worker) -> argparse.ArgumentParser:
+    looks = "".join(f"| {look.flag} " for look in worker.looks)
+    exits = "".join(f"; {look.exits}" for look in worker.looks)
     parser = _Parser(
         prog=worker.hive,
-        usage=USAGE,
+        usage=USAGE.format(looks=looks),
         description=f"{worker.about} '{worker.hive} status' shows the bees that run.",
-        epilog=EPILOG,
+        epilog=EPILOG.format(exits=exits),
         allow_abbrev=False,
     )
     add = parser.add_argument

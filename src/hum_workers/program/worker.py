@@ -24,6 +24,8 @@ class Look:
     help: str
     run: Callable[[Sequence[Any], Callable[[object], None]], int]
     """Prints by the second argument, and returns the exit code."""
+    exits: str
+    """What its exit codes other than 0 and 2 mean, as `--help` says it."""
 
 
 @dataclass(frozen=True, kw_only=True)
