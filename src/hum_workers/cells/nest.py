@@ -263,8 +263,8 @@ class Nest(ABC):
         if isinstance(error, StartFailed) and error.kind == Death.STOPPED:
             return Again.AT_ONCE  # by ourselves: there is another plan
         if isinstance(error, NotYet):
-            event = "no_device" if isinstance(error, NoDevice) else "waits"
-            log.error(f"worker.cell.{event}", egg=self.name, reason=str(error))
+            waits = "worker.cell.no_device" if isinstance(error, NoDevice) else "worker.cell.waits"
+            log.error(waits, egg=self.name, reason=str(error))
             return Again.PAUSED
         if not isinstance(error, HumError):
             log.error("worker.cell.raise.failed", egg=self.name, exc_info=error)

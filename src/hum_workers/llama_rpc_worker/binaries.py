@@ -12,12 +12,12 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
 from hum_workers.errors import EngineError
-from hum_workers.llama_rpc_worker.facts import Build
+from hum_workers.llama_rpc_worker.facts import Build, Device
 from hum_workers.process.asked_process import Answered, ask
 
 ASK_TIMEOUT = 30.0
@@ -37,7 +37,10 @@ _VERSION = re.compile(
     re.MULTILINE,
 )
 _LIBRARY = re.compile(r"error while loading shared libraries: (?P<name>[^:]+):")
-_DEVICE = re.compile(r"^ +(?P<name>\w+): ", re.MULTILINE)
+_DEVICE = re.compile(
+    r"^ +(?P<name>\w+): (?:.*\((?P<total>\d+) MiB, (?P<free>\d+) MiB free\))?", re.MULTILINE
+)
+_MIB = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,14 @@ class Binaries:
     """GPUs that it can use here: `CUDA0`; none means the CPU alone."""
     rpc: bool
     """Whether llama-server can use slices."""
+    memory: tuple[Device, ...] = ()
+    """The same devices with their memory, as it was when they were asked for; 0: not said."""
+    help: str = field(default="", repr=False)
+    """What llama-server says of its flags."""
+
+    def described(self) -> str:
+        """Returns version and digest, which tells builds apart that say the same of themselves."""
+        return f"{self.version}, files {self.build.digest}"
 
     def slice_program(self) -> Path:
         """Returns ggml-rpc-server.
@@ -150,14 +161,22 @@ def _asked(
     if commit == "unknown":
         # Built outside of git: the same files are the same build, and nothing else proves it.
         commit = f"unknown-{digest}"
-    listed = _said(server, "--list-devices", dict(env))
+    devices = tuple(
+        Device(
+            name=one["name"], free=int(one["free"] or 0) * _MIB, total=int(one["total"] or 0) * _MIB
+        )
+        for one in _DEVICE.finditer(_said(server, "--list-devices", dict(env)))
+    )
+    help_ = _said(server, "--help", dict(env))
     return Binaries(
         server=server,
         slice=slice_,
         build=Build(commit=f"{number}-{commit}", digest=digest, protocol=_UNKNOWN_PROTOCOL),
         version=match[0].removeprefix("version: "),
-        devices=tuple(_DEVICE.findall(listed)),
-        rpc="--rpc " in _said(server, "--help", dict(env)),
+        devices=tuple(device.name for device in devices),
+        rpc="--rpc " in help_,
+        memory=devices,
+        help=help_,
     )
 
 

@@ -8,14 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from hum_workers.llama_rpc_worker import command
+from hum_workers.llama_rpc_worker import command, server_help
 from hum_workers.llama_rpc_worker.binaries import Binaries, find
 from hum_workers.llama_rpc_worker.egg import LlamaEgg
-from hum_workers.llama_rpc_worker.facts import ModelFacts
+from hum_workers.llama_rpc_worker.facts import Device, ModelFacts
 from hum_workers.llama_rpc_worker.gguf import read
+from hum_workers.llama_rpc_worker.model_check import (
+    check_template,
+    context_warnings,
+    layer_faults,
+)
 from hum_workers.llama_rpc_worker.model_match import cache, mismatches, weights
+from hum_workers.llama_rpc_worker.slice_memory import usable
 from hum_workers.program.findings import Finding, Level, safely
-from hum_workers.program.host_check import available_memory, check_host
+from hum_workers.program.host_check import Listens, available_memory, check_host
 
 GIB = 1024**3
 PROCESS_BYTES = 256 * 1024**2
@@ -31,7 +37,12 @@ def check(eggs: Sequence[LlamaEgg], env: Mapping[str, str]) -> list[Finding]:
     findings: list[Finding] = []
     for egg in eggs:
         findings += _Look(egg, env).findings()
-    return findings + list(check_host(command.HIVE, eggs, env))
+    doors = [
+        Listens("door", "[rpc] listen", egg.rpc.listen) for egg in eggs if egg.cell.role == "slice"
+    ]
+    # Others name its hid in their eggs before it ever runs.
+    host = check_host(command.HIVE, eggs, env, listens=doors, makes_key=True)
+    return findings + list(host)
 
 
 class _Look:
@@ -42,6 +53,7 @@ class _Look:
         self._env = env
         self._binaries: Binaries | None = None
         self._model: ModelFacts | None = None
+        self._devices_used: tuple[str, ...] = ()
 
     def findings(self) -> Iterator[Finding]:
         egg, name = self._egg, self._egg.name
@@ -49,7 +61,9 @@ class _Look:
             yield Finding("warning", f"{name} egg", str(warning))
         if egg.cell.role == "coordinator":
             yield from safely(f"{name} model", self._header)
+            yield from check_template(egg, f"{name} model")
         yield from safely(f"{name} engine", self._engine)
+        yield from safely(f"{name} engine", self._args)
         yield from safely(f"{name} devices", self._devices)
         yield from safely(f"{name} memory", self._memory)
 
@@ -57,15 +71,14 @@ class _Look:
         egg, subject = self._egg, f"{self._egg.name} model"
         assert egg.model.path is not None
         model = read(egg.model.path)
-        wrong = list(mismatches(egg, model))
+        wrong = [*mismatches(egg, model), *layer_faults(egg, model)]
         for mismatch in wrong:
             yield Finding("error", subject, mismatch)
         if wrong:
             return
         self._model = model
-        if egg.model.ctx > model.context:
-            text = f"[model] ctx is {egg.model.ctx}, and it was trained for {model.context} tokens"
-            yield Finding("warning", subject, text)
+        for warning in context_warnings(egg, model):
+            yield Finding("warning", subject, warning)
         files = "" if len(model.files) == 1 else f" in {len(model.files)} files"
         yield Finding(
             "ok",
@@ -84,8 +97,22 @@ class _Look:
         elif egg.slices:
             found.needs_rpc()
         self._binaries = found
-        text = f"llama.cpp {found.version} in {found.server.parent}, files {found.build.digest}"
+        text = f"llama.cpp {found.described()}, in {found.server.parent}"
         yield Finding("ok", subject, text)
+
+    def _args(self) -> Iterator[Finding]:
+        """Holds to llama-server's own help what only that knows; a slice's program has no more."""
+        args, subject = self._egg.engine.args, f"{self._egg.name} engine"
+        if self._binaries is None or not args or self._egg.cell.role == "slice":
+            return
+        known = server_help.parse(self._binaries.help)
+        if not known:
+            text = "its help can't be read, so engine.args can't be checked"
+            yield Finding("warning", subject, text)
+            return
+        for complaint, surely in server_help.complaints(args, known):
+            level: Level = "error" if surely else "warning"
+            yield Finding(level, subject, f"engine.args: {complaint}")
 
     def _devices(self) -> Iterator[Finding]:
         subject = f"{self._egg.name} devices"
@@ -94,30 +121,51 @@ class _Look:
         there = (*self._binaries.devices, "CPU")
         for device in self._egg.rpc.devices:
             if device not in there:
-                text = f"rpc.devices: {device} is not there; {', '.join(there)} are"
+                known = ", ".join(there) if len(there) > 1 else f"{there[0]} alone"
+                text = f"[rpc] devices: {device} is not there; there is {known}"
                 yield Finding("error", subject, text)
                 return
-        if self._egg.cell.role == "slice":
-            chosen = self._egg.rpc.devices or self._binaries.devices or ("CPU",)
-        else:
-            chosen = self._binaries.devices or ("CPU",)
+        named = self._egg.rpc.devices if self._egg.cell.role == "slice" else []
+        chosen = tuple(named or self._binaries.devices or ("CPU",))
+        self._devices_used = chosen
         yield Finding("ok", subject, ", ".join(chosen))
 
     def _memory(self) -> Iterator[Finding]:
-        egg, subject = self._egg, f"{self._egg.name} memory"
+        egg = self._egg
         free, total = available_memory()
         if not total:
             return
         if egg.cell.role == "slice":
-            if egg.rpc.memory is not None and egg.rpc.memory > total:
-                text = f"[rpc] memory is {_gib(egg.rpc.memory)}, and this machine has {_gib(total)}"
-                yield Finding("error", subject, text)
+            yield from self._lent(Device(name="CPU", free=free, total=total))
             return
         if self._model is None or self._binaries is None:
             return
         if egg.slices or self._binaries.devices:
             return  # where each byte goes, the route says
         yield from self._all_here(self._model, free, total)
+
+    def _lent(self, cpu: Device) -> Iterator[Finding]:
+        """Yields what a slice may lend of its devices."""
+        egg, subject = self._egg, f"{self._egg.name} memory"
+        if self._binaries is None or not self._devices_used:
+            return
+        there = {one.name: one for one in (cpu, *self._binaries.memory)}
+        used = tuple(there[name] for name in self._devices_used)
+        free, total = sum(one.free for one in used), sum(one.total for one in used)
+        names = ", ".join(self._devices_used)
+        if not total:
+            return
+        lends = usable(egg.rpc.memory, egg.limits.memory, used)
+        if lends > total:
+            text = f"[rpc] memory is {_gib(lends)}, and {names} has {_gib(total)}; lower it"
+            yield Finding("error", subject, text)
+        elif lends > free:
+            text = f"it lends {_gib(lends)}, and {names} has {_gib(free)} free now"
+            yield Finding("warning", subject, f"{text}; lower [rpc] memory or free some")
+        else:
+            whose = "" if egg.rpc.memory is None else ", as [rpc] memory says"
+            text = f"it lends {_gib(lends)} of {_gib(free)} free on {names}{whose}"
+            yield Finding("ok", subject, text)
 
     def _all_here(self, model: ModelFacts, free: int, total: int) -> Iterator[Finding]:
         egg, subject = self._egg, f"{self._egg.name} memory"

@@ -114,13 +114,18 @@ def refused(args: Sequence[str], *, role: str) -> Iterator[tuple[int, str]]:
     if args and not args[0].startswith("-"):
         yield 0, "is no flag"
     for index, arg in enumerate(args):
-        flag = arg.partition("=")[0]
+        flag = spelled(arg.partition("=")[0])
         if flag in keys:
             yield index, f"{flag} has a key of its own: use {keys[flag]}"
         elif flag in ours:
             yield index, f"{flag} can't be given: {ours[flag]}"
         elif role == "slice" and arg.startswith("-"):
             yield index, "is no flag of ggml-rpc-server, which has none but those of [rpc]"
+
+
+def spelled(flag: str) -> str:
+    """Returns a flag as llama-server reads it, which takes underscores in a long one for dashes."""
+    return flag.replace("_", "-") if flag.startswith("--") else flag
 
 
 def refused_env(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -10,6 +10,9 @@ from hum_workers.llama_rpc_worker.facts import ModelFacts
 if TYPE_CHECKING:
     from hum_workers.llama_rpc_worker.egg import LlamaEgg
 
+STEP = 256
+"""Tokens; llama.cpp makes the context of each sequence a multiple of it."""
+
 
 def mismatches(egg: LlamaEgg, model: ModelFacts) -> Iterator[str]:
     """Yields, each with its key, what the egg expects and the model is not."""
@@ -32,7 +35,12 @@ def weights(model: ModelFacts) -> int:
     return model.embedding + output + sum(layer.weights for layer in model.layers)
 
 
+def rounded(ctx: int) -> int:
+    """Returns the context of a turn that llama-server uses: the next multiple of `STEP`."""
+    return -(-ctx // STEP) * STEP
+
+
 def cache(egg: LlamaEgg, model: ModelFacts) -> int:
     """Returns the bytes of the KV cache of all turns at once, in 16-bit values."""
-    tokens = egg.model.ctx * egg.model.parallel
+    tokens = rounded(egg.model.ctx) * egg.model.parallel
     return tokens * sum(layer.kv_per_token for layer in model.layers)
