@@ -71,7 +71,7 @@ def _engine_version() -> str:
         found = find(None, dict(os.environ))
     except EngineError:
         return "llama.cpp not installed here"
-    return f"llama.cpp {found.version}"
+    return f"llama.cpp {found.described()}"
 
 
 def _need_ssh() -> None:
