@@ -6,6 +6,7 @@ The lines of failed starts are vLLM's own (`vllm_worker/failures`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,9 @@ def test_a_device_without_memory_is_told_from_a_machine_without(
 ) -> None:
     emerged = dead(was_ready=was_ready, said=said, code=1)
     assert emerged.death is Death.GPU_MEMORY
-    assert "gpu_memory_utilization" in emerged.advice
+    assert "free the device" in emerged.advice
+    own = replace(emerged, words={Death.GPU_MEMORY: "lower [kv] size"})
+    assert own.advice == "lower [kv] size"
     assert "memory" in emerged.reason
 
 

@@ -58,6 +58,13 @@ class CellSpec:
     text_only: str = ""
     """Words of a refusal that say so for every kind: no further probe is made."""
 
+    reworded: list[list[str]] = field(default_factory=list)
+    """`[text, ours]`: what the engine's errors call otherwise than an egg does, as a flag of its
+    own. The part of a message that is the text becomes ours."""
+    advice: dict[str, str] = field(default_factory=dict)
+    """By the class of a death, the next step of an operator in the egg's own keys, where the common
+    one names none."""
+
     marks: list[list[str]] = field(default_factory=list)
     """`[text, stage]`: a line of output that holds the text means that the start got there."""
 

@@ -291,3 +291,12 @@ def read_bytes(data: bytes) -> str | None:
             return str(error)
     assert all(layer.weights >= 0 and layer.kv_per_token >= 0 for layer in facts.layers)
     return None
+
+
+@pytest.mark.parametrize("length", [0, 10, 24, 40, 200, 400])
+def test_a_file_that_is_cut_off_or_empty_says_what_to_do(length: int, tmp_path: Path) -> None:
+    assert "fetch it again" in refused(tmp_path, gguf()[:length])
+
+
+def test_a_page_of_text_in_place_of_a_model_says_what_to_do(tmp_path: Path) -> None:
+    assert "fetch it again" in refused(tmp_path, b"<!doctype html><title>404</title>" * 9)

@@ -89,11 +89,13 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(folder: Path, *scripts: Serve) -> AsyncIterator[tuple[Upstream, Server]]:
+async def serving(
+    folder: Path, *scripts: Serve, **how: Any
+) -> AsyncIterator[tuple[Upstream, Server]]:
     path = folder / "engine.sock"
     server = Server(*scripts)
     listener = await asyncio.start_unix_server(server, path, limit=1 << 20)
-    upstream = Upstream(path, {"Authorization": "Bearer secret"})
+    upstream = Upstream(path, {"Authorization": "Bearer secret"}, **how)
     try:
         async with asyncio.timeout(10):
             yield upstream, server

@@ -84,6 +84,16 @@ async def test_a_refusal_is_one_error_and_keeps_the_connection(short_dir: Path) 
             assert (await turn(up)).error() == (ErrorCode.BAD_PROMPT, "too long")
 
 
+async def test_what_an_engine_calls_otherwise_is_told_in_the_words_of_an_egg(
+    short_dir: Path,
+) -> None:
+    refusal = b'{"error":{"message":"too long, try increasing it","code":400}}'
+    script = answering(whole(refusal, b"400 Bad Request"))
+    words = [["try increasing it", "raise ctx"]]
+    async with serving(short_dir, script, reworded=words) as (upstream, _):
+        assert (await turn(upstream)).error() == (ErrorCode.BAD_PROMPT, "too long, raise ctx")
+
+
 async def test_an_answer_that_is_no_event_stream_is_an_error(short_dir: Path) -> None:
     answer = whole(b"{}", more=b"content-type: application/json\r\n")
     async with serving(short_dir, answering(answer)) as (upstream, _):

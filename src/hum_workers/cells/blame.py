@@ -6,7 +6,7 @@ same next time: never. Something that was in the way for a moment: again at once
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -45,20 +45,17 @@ RULES: dict[Death, tuple[Again, str]] = {
     Death.MODEL: (Again.NEVER, "correct [model] or what its folder holds"),
     Death.ROOM: (
         Again.NEVER,
-        (
-            "give the cache more room, or lower context or turns at once: [kv] size, [model] "
-            "max_model_len, [batching] max_num_seqs; of llama.cpp [model] ctx, parallel"
-        ),
+        "give the cache more room, or lower context or turns at once",
     ),
     Death.START_TIMEOUT: (Again.PAUSED, "the engine's log shows what it was at"),
     Death.PORT: (Again.AT_ONCE, "it is raised again at once"),
     Death.MEMORY: (
         Again.PAUSED,
-        "raise [limits] memory or lower [kv] size; of llama.cpp [model] ctx",
+        "raise [limits] memory, or lower what the engine takes",
     ),
     Death.GPU_MEMORY: (
         Again.PAUSED,
-        "lower [kv] gpu_memory_utilization, of llama.cpp [model] ctx; or free the device of others",
+        "lower what the engine takes of the device, or free the device of others",
     ),
     Death.STALLED: (
         Again.PAUSED,
@@ -77,9 +74,14 @@ SILENT = "there is no log of it: the engine itself said nothing"
 """Instead of an advice to read its log."""
 
 
-def advice(death: Death, *, said: bool = True) -> str:
-    """Returns the next step of an operator, as half a sentence; `said`: the engine has a log."""
-    text = RULES[death][1]
+def advice(death: Death, words: Mapping[str, str] | None = None, *, said: bool = True) -> str:
+    """Returns the next step of an operator, as half a sentence.
+
+    Args:
+        words: a worker's own, by class: they name the keys of its eggs.
+        said: the engine has a log.
+    """
+    text = (words or {}).get(death) or RULES[death][1]
     return text if said or " log" not in text else SILENT
 
 

@@ -315,7 +315,7 @@ class Cell:
         if self.fallen.done():
             return
         was = self.state
-        emerged = replace(emerged, turns_lost=len(self._sinks))
+        emerged = replace(emerged, turns_lost=len(self._sinks), words=self.spec.advice)
         self.fallen.set_result(emerged)
         if self._vacate is None or not self.spec.devices:
             self._end(emerged)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hum_workers.cells.blame import Diagnose, Diagnosis, advice
@@ -46,6 +46,8 @@ class Emerged:
     """Turns that were in it when it died."""
     said: bool = True
     """Whether the engine said anything, so that there is a log of it."""
+    words: Mapping[str, str] = field(default_factory=dict)
+    """A worker's own advice, as its spec brings it."""
     devices: tuple[str, ...] = ()
     """What became of each of its devices."""
     by: str = "itself"
@@ -59,7 +61,7 @@ class Emerged:
     @property
     def advice(self) -> str:
         """The next step of an operator; empty when it was asked for."""
-        return advice(self.death, said=self.said)
+        return advice(self.death, self.words, said=self.said)
 
     def facts(self) -> dict[str, Any]:
         """Returns the fields of its line in the log; what there is nothing of is left out.

@@ -53,6 +53,11 @@ class Names:
             for name, field in model.model_fields.items()
             if name not in refused and (table := _table(field.annotation)) is not None
         }
+        self._arrays = {
+            name
+            for name, field in model.model_fields.items()
+            if get_origin(field.annotation) is list
+        }
         self._refused = refused
         self._later = later
         self._synonyms = synonyms
@@ -87,22 +92,29 @@ class Names:
         name = key.replace("-", "_").lower()
         keys = self.tables.get(table, [])
         if home := self._home(name, keys, table):
-            return f"is no key of [{table}], but of [{home}]; move it there", (home, name)
+            here, there = self._header(table), self._header(home)
+            return f"is no key of {here}, but of {there}; move it there", (home, name)
         meant = self._synonym(name) or _meant(table, name, keys) or self._elsewhere(name)
         if meant:
             shown = ".".join(meant).removeprefix(f"{table}.")
-            return f"is no key of [{table}]; did you mean {shown}?", meant
-        return f"is no key of [{table}]; those are {', '.join(keys)}", ()
+            return f"is no key of {self._header(table)}; did you mean {shown}?", meant
+        return f"is no key of {self._header(table)}; those are {', '.join(keys)}", ()
 
     def _unknown_table(self, name: str) -> tuple[str, Path]:
         if table := nearest(name, [*self.tables, *self._later]):
-            return f"is no table of an egg; did you mean [{table}]?", (table,)
+            return f"is no table of an egg; did you mean {self._header(table)}?", (table,)
         if home := self._home(name, [], ""):
-            return f"is no table of an egg, but a key of [{home}]; move it there", (home, name)
+            there = self._header(home)
+            return f"is no table of an egg, but a key of {there}; move it there", (home, name)
         if meant := self._synonym(name.replace("-", "_")):
-            return f"is no table of an egg; did you mean {'.'.join(meant)}?", meant
-        known = ", ".join(f"[{table}]" for table in self.tables)
+            shown = self._header(meant[0]) if len(meant) == 1 else ".".join(meant)
+            return f"is no table of an egg; did you mean {shown}?", meant
+        known = ", ".join(map(self._header, self.tables))
         return f"is no table of an egg; those are {known}", ()
+
+    def _header(self, table: str) -> str:
+        """Returns the line that opens a table: an array of tables has another one."""
+        return f"[[{table}]]" if table in self._arrays else f"[{table}]"
 
     def _home(self, key: str, keys: Sequence[str], table: str) -> str:
         """Returns another table that has exactly this key."""

@@ -122,6 +122,8 @@ def build_coordinator(
         waiting_gauge=signs.WAITING,
         request_fields=signs.REQUEST,
         renamed_fields=signs.RENAMED,
+        reworded=signs.REWORDED,
+        advice=signs.ADVICE,
         canaries=[canary(egg.model.served_name)],
         marks=signs.MARKS,
         notices=[[words, ""] for words in signs.PROOF],
@@ -173,6 +175,7 @@ def build_slice(
         protocol="rpc",
         model="",
         notices=signs.SLICE_NOTICES,
+        advice=signs.SLICE_ADVICE,
         stall_timeout=0.0,
         **_common(egg, private, log_file),
     )

@@ -42,7 +42,7 @@ def read(path: Path) -> ModelFacts:
     try:
         return gguf_model.model(headers, files, digest.hexdigest()[:16])
     except Malformed as error:
-        raise GgufError(str(path), str(error)) from error
+        raise GgufError(str(path), advised(error)) from error
 
 
 def _header(path: Path, digest: hashlib._Hash) -> Header:
@@ -58,11 +58,17 @@ def _header(path: Path, digest: hashlib._Hash) -> Header:
     except OSError as error:
         raise GgufError(str(path), f"can't be read: {error.strerror}") from error
     except Malformed as error:
-        raise GgufError(str(path), str(error)) from error
+        raise GgufError(str(path), advised(error)) from error
     except Short as error:
         raise GgufError(str(path), f"has a header of more than {LIMIT:,} bytes") from error
     digest.update(memoryview(data)[: header.end])
     return header
+
+
+def advised(error: Malformed) -> str:
+    """Returns what is wrong with a file and what to do, where that is not said already."""
+    text = str(error)
+    return text if "; " in text else f"{text}; fetch it again, or name another file"
 
 
 def _others(path: Path, first: Header) -> list[Path]:

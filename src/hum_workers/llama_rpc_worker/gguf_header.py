@@ -164,9 +164,11 @@ def _opening(cursor: _Cursor) -> tuple[int, int]:
         raise Malformed("is a big-endian GGUF file; get the little-endian one")
     if version not in VERSIONS:
         raise Malformed(f"is GGUF version {version}; this worker reads 2 and 3")
-    left = cursor.size - cursor.at
-    if keys > min(MOST_KEYS, left // 13) or tensors > min(MOST_TENSORS, left // 24):
-        raise Malformed(f"says that it has {keys:,} keys and {tensors:,} tensors, too many for it")
+    left, says = cursor.size - cursor.at, f"{keys:,} keys and {tensors:,} tensors"
+    if keys > MOST_KEYS or tensors > MOST_TENSORS:
+        raise Malformed(f"says that it has {says}, too many for any model")
+    if keys > left // 13 or tensors > left // 24:
+        raise Malformed(f"is cut off or damaged: {says} are longer than its {cursor.size:,} bytes")
     return tensors, keys
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hum_workers.figures.counts import Death
+
 MARKS = [
     ["initializing ...", "arguments"],
     ["using device RPC", "slices"],
@@ -44,3 +46,20 @@ PROOF = ["using device", "model buffer size", "KV buffer size", "compute buffer 
 ACCEPTED, CLOSED = "accepted", "closed"
 SLICE_NOTICES = [["Accepted client connection", ACCEPTED], ["Client connection closed", CLOSED]]
 """Lines of rpc-server that are flushed at once, and what they are called here."""
+
+REWORDED = [["try increasing it", "which [model] ctx of the egg sets"]]
+"""What of an error the asker or the operator would look for in vain."""
+_LOWER = "lower [model] ctx or parallel"
+ADVICE: dict[str, str] = {
+    Death.MODEL: "correct [model], or fetch the .gguf file again",
+    Death.ROOM: f"{_LOWER}, or spread the model over more [[slices]]",
+    Death.MEMORY: f"raise [limits] memory, or {_LOWER}",
+    Death.GPU_MEMORY: f"{_LOWER}, or free the device of others",
+}
+"""What to do after a death of llama-server, in the keys of its egg."""
+SLICE_ADVICE: dict[str, str] = {
+    Death.ROOM: "lower [rpc] memory",
+    Death.MEMORY: "raise [limits] memory, or lower [rpc] memory",
+    Death.GPU_MEMORY: "lower [rpc] memory, or free the device of others",
+}
+"""The same of rpc-server."""

@@ -89,7 +89,7 @@ class Tender:
             return
         try:
             self._tree = await self._spawn(spec)
-            upstream = Upstream(Path(spec.uds), spec.headers)
+            upstream = Upstream(Path(spec.uds), spec.headers, reworded=spec.reworded)
             self._relay = Relay(spec, upstream, self._link)
             self._watch = Watch(spec, self._tree, self._relay, self._link)
             watching = self._loop.create_task(self._watch.run(), name="watch")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,15 @@ class Upstream:
     """One engine behind a Unix socket."""
 
     def __init__(
-        self, uds: Path, headers: Mapping[str, str] | None = None, *, connect_timeout: float = 10.0
+        self,
+        uds: Path,
+        headers: Mapping[str, str] | None = None,
+        *,
+        connect_timeout: float = 10.0,
+        reworded: Sequence[Sequence[str]] = (),
     ) -> None:
+        """`reworded` is that of a `CellSpec`."""
+        self._reworded = reworded
         self._pool = Pool(str(uds), connect_timeout)
         self._headers = dict(headers or {})
 
@@ -63,7 +70,7 @@ class Upstream:
     def stream(self, path: str, body: bytes, sink: Sink) -> Stream:
         """Posts a chat request; its events go to `sink`, which must not raise."""
         head = request_head("POST", path, self._headers, len(body))
-        return Stream(self._pool, head, body, sink)
+        return Stream(self._pool, head, body, sink, self._reworded)
 
     async def close(self) -> None:
         """Closes every connection. Streams that are open end with an ERROR."""
@@ -102,8 +109,16 @@ class _Whole(Call):
 class Stream(Call):
     """One turn's open request. Closing it is how a turn is cancelled."""
 
-    def __init__(self, pool: Pool, head: bytes, body: bytes, sink: Sink) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        head: bytes,
+        body: bytes,
+        sink: Sink,
+        reworded: Sequence[Sequence[str]] = (),
+    ) -> None:
         self._sink = sink
+        self._reworded = reworded
         self._chat = ChatStream()
         self._status = 0
         self._refused: bytearray | None = None
@@ -191,6 +206,9 @@ class Stream(Call):
         for kind, data in events:
             if self._closed:
                 return
+            if kind is Mmm.ERROR:
+                for theirs, ours in self._reworded:
+                    data["message"] = data["message"].replace(theirs, ours)
             self._sink(kind, data)
         if events and events[-1][0] is Mmm.ERROR:
             super().close()

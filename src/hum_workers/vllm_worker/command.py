@@ -105,6 +105,7 @@ def build(
         waiting_gauge="vllm:num_requests_waiting",
         **_trials(egg),
         marks=signs.MARKS,
+        advice=signs.ADVICE,
         devices=[gpu.uuid for gpu in gpus],
         log_file=None if log_file is None else str(log_file),
         **_bounds(egg),

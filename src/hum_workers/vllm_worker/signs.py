@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hum_workers.figures.counts import Death
+
 MARKS = [
     ["non-default args", "arguments"],
     ["Resolved architecture", "architecture"],
@@ -24,3 +26,10 @@ PROGRESS = [
 """Counters of which one moves with each step, be it of a prompt or of an answer."""
 TEXT_ONLY = "is not a multimodal model"
 """Words of a refusal of any media, whatever its kind."""
+ADVICE: dict[str, str] = {
+    Death.ROOM: "give the cache more room by [kv] size, or lower [model] max_model_len or "
+    "[batching] max_num_seqs",
+    Death.MEMORY: "raise [limits] memory or lower [kv] size",
+    Death.GPU_MEMORY: "lower [kv] gpu_memory_utilization, or free the device of others",
+}
+"""What to do after a death, in the keys of this worker's eggs."""
