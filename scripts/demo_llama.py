@@ -94,8 +94,9 @@ def tell(progress: Progress, event: dict[str, Any]) -> None:
             progress.say(f"a slice opened its door at port {port}")
         case {"event": "worker.slice.leased", "egg": egg, "layers": layers}:
             progress.say(f"{egg} is leased for layers {layers}")
-        case {"event": "worker.route", "line": line}:
-            progress.say(f"  {line}")
+        case {"event": "worker.route", "lines": lines}:
+            for line in lines:
+                progress.say(f"  {line}")
         case {"event": "worker.route.incomplete", "reason": reason}:
             progress.say(f"route: {reason}")
         case {"event": "worker.cell.stage", "stage": stage}:

@@ -132,7 +132,7 @@ async def test_a_full_line_and_a_wait_that_is_too_long_say_how_many_wait_and_why
         why = "all cells of [bee] max_procs = 1 are in use (a: 1 prompts run and 0 wait)"
         assert {e["message"] for e in errors if why not in e["message"]} == set()
         assert any("prompts wait for b already" in error["message"] for error in errors)
-        assert any("waited 1 s for b" in error["message"] for error in errors)
+        assert any("waited 1 s for a slot of 'b'" in error["message"] for error in errors)
 
 
 async def test_a_cell_that_loads_is_not_evicted_and_a_prompt_that_gave_up_evicts_nothing(

@@ -42,7 +42,7 @@ async def problem_of(link: SliceLink) -> tuple[SliceProblem, str]:
 async def test_where_nobody_listens_is_unreachable() -> None:
     problem, message = await problem_of(a_link(unused_port()))
     assert problem is SliceProblem.UNREACHABLE
-    assert "start the slice's bee or mend the endpoint" in message
+    assert message.endswith("Connection refused; start the slice's bee or mend the endpoint")
 
 
 @pytest.mark.parametrize("words", [b"", b"\n" * 100_000, b"HTTP/1.1 400 Bad Request\r\n\r\n"])

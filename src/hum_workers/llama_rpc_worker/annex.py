@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +13,14 @@ from hum_workers.cells.nest import Nest
 from hum_workers.cells.plan import NestPlan, Raiser
 from hum_workers.cells.room import Room
 from hum_workers.errors import UsageError
-from hum_workers.llama_rpc_worker import bees_file
+from hum_workers.llama_rpc_worker import bees_file, known_doors
 from hum_workers.llama_rpc_worker.door import Door
 from hum_workers.llama_rpc_worker.doorway import Doorway
-from hum_workers.llama_rpc_worker.gathering import Gathering, Known
+from hum_workers.llama_rpc_worker.gathering import Gathering
 from hum_workers.llama_rpc_worker.raiser import LlamaRaiser
 from hum_workers.llama_rpc_worker.route_nest import RouteNest
 from hum_workers.llama_rpc_worker.routing import Routing
-from hum_workers.llama_rpc_worker.slice_desk import Desk
-from hum_workers.llama_rpc_worker.slice_link import SliceLink
+from hum_workers.llama_rpc_worker.slice_desk import Desk, Terms
 from hum_workers.llama_rpc_worker.slice_memory import usable
 from hum_workers.llama_rpc_worker.slice_nest import SliceNest
 from hum_workers.llama_rpc_worker.trust import Trust
@@ -43,7 +42,7 @@ class LlamaAnnex:
         self._home = home
         self._desk: tuple[LlamaEgg, Desk] | None = None
         self._doorway: Doorway | None = None
-        self._gatherings: list[Gathering] = []
+        self._routes: dict[RouteNest, tuple[Gathering, Routing]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         slices = [egg for egg in eggs if egg.cell.role == "slice"]
         if len(slices) > 1:
@@ -59,7 +58,7 @@ class LlamaAnnex:
             return self._slice(egg, plan, raiser, room)
         if not egg.slices:
             return None
-        gathering = Gathering(partial(known, egg, self._home), partial(link, egg, self._home))
+        gathering = known_doors.gathering(egg, self._home)
         routing = Routing(egg, gathering, raiser, self._home.hid)
         nest = RouteNest(
             plan,
@@ -67,14 +66,39 @@ class LlamaAnnex:
             gathering=gathering,
             router=routing,
             room=room,
-            hold_back=egg.split.hold_back,
-            canary=egg.split.canary,
+            terms=_route_terms(egg),
         )
         gathering.changed = nest.gathered
-        self._gatherings.append(gathering)
+        self._routes[nest] = gathering, routing
         if self._tasks:  # an egg that came later
             self._run(gathering)
         return nest
+
+    def fixed(self, before: Sequence[LlamaEgg], now: Sequence[LlamaEgg]) -> Iterator[str]:
+        """See `Annex`: the bee's one slice, its door's address, and what kind of nest an egg has."""
+        old = {egg.name: egg for egg in before}
+        kept = [(old[egg.name], egg) for egg in now if egg.name in old]
+        if _slices(before) != _slices(now):
+            yield "cell.role"
+        if any(one.cell.role == "slice" and one.rpc.listen != it.rpc.listen for one, it in kept):
+            yield "rpc.listen"
+        if any(bool(one.slices) != bool(it.slices) for one, it in kept):
+            yield "slices"
+
+    def adopt(self, egg: LlamaEgg, nest: Nest, raiser: Raiser) -> None:
+        """See `Annex`."""
+        assert isinstance(raiser, LlamaRaiser)
+        if isinstance(nest, RouteNest):
+            gathering, routing = self._routes[nest]
+            gathering.adopt(known_doors.gathering(egg, self._home))
+            routing.adopt(egg, raiser)
+            nest.terms = _route_terms(egg)
+        elif self._desk is not None and isinstance(nest, SliceNest):
+            desk = self._desk[1]
+            self._desk = egg, desk
+            desk.adopt(_lent(egg))
+            if self._doorway is not None:
+                self._doorway.believe(Trust(egg.rpc.coordinators, self._home.state))
 
     def hello(self) -> Mapping[str, Any]:
         """See `Annex`: where the door is, once it is open, and what lies behind it."""
@@ -88,7 +112,7 @@ class LlamaAnnex:
         """See `Annex`."""
         if self._desk is not None:
             await self._open_door(*self._desk)
-        for gathering in self._gatherings:
+        for gathering, _ in self._routes.values():
             self._run(gathering)
 
     async def close(self) -> None:
@@ -97,20 +121,23 @@ class LlamaAnnex:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        await asyncio.gather(*(gathering.close() for gathering in self._gatherings))
+        await asyncio.gather(*(gathering.close() for gathering, _ in self._routes.values()))
         if self._doorway is not None:
             await self._doorway.close()
 
     async def _open_door(self, egg: LlamaEgg, desk: Desk) -> None:
-        trust = Trust(egg.rpc.coordinators, self._home.state)
+        home = self._home
 
         def opened(door: Door) -> None:
             desk.end_streams = door.end_streams
+            trust = door.trust
             log.info("worker.slice.door", host=egg.rpc.listen[0], port=door.port, trust=str(trust))
             self._home.changed()
 
         self._doorway = Doorway(
-            lambda: Door.open(self._home.seed, egg.rpc.listen, trust, desk), opened
+            lambda trust: Door.open(home.seed, egg.rpc.listen, trust, desk),
+            opened,
+            Trust(egg.rpc.coordinators, home.state),
         )
         await self._doorway.open()
 
@@ -120,11 +147,7 @@ class LlamaAnnex:
         desk = Desk(
             hid=self._home.hid,
             name=egg.name,
-            build=raiser.build,
-            memory=partial(usable, egg.rpc.memory, egg.limits.memory),
-            layers=egg.rpc.layers,
-            fingerprint=egg.model.fingerprint,
-            direct=egg.rpc.private_network,
+            terms=_lent(egg),
             changed=self._home.changed,
             now=asyncio.get_running_loop().time,
         )
@@ -136,26 +159,22 @@ class LlamaAnnex:
         self._tasks.append(task)
 
 
-def known(egg: LlamaEgg, home: Home) -> Iterator[Known]:
-    """Yields the doors that a coordinator's egg names, and those that its humd hints at."""
-    named, discover = set(), False
-    for one in egg.slices:
-        discover = discover or one.discover
-        if one.endpoint is not None:
-            host, port = one.endpoint
-            named.add((host, port))
-            yield Known(host, port, one.hid, one.layers)
-    if not discover:
-        return
-    wanted = {one.hid: one.layers for one in egg.slices if one.hid and one.endpoint is None}
-    for host, port, hid in bees_file.slices(home.state / "hum" / "bees.json"):
-        if (host, port) not in named and (not wanted or hid in wanted):
-            yield Known(host, port, hid, wanted.get(hid))
+def _slices(eggs: Sequence[LlamaEgg]) -> list[str]:
+    return [egg.name for egg in eggs if egg.cell.role == "slice"]
 
 
-def link(egg: LlamaEgg, home: Home, known: Known, on_lost: Callable[[str], None]) -> SliceLink:
-    """Returns a link to one door; nothing is connected yet."""
-    named = [one.hid for one in egg.slices if one.hid]
-    trust = Trust(named, home.state)
-    door = known.host, known.port
-    return SliceLink(home.seed, door, known.hid, trust, on_lost=on_lost, on_cut=on_lost)
+def _lent(egg: LlamaEgg) -> Terms:
+    return Terms(
+        memory=partial(usable, egg.rpc.memory, egg.limits.memory),
+        layers=egg.rpc.layers,
+        fingerprint=egg.model.fingerprint,
+        direct=egg.rpc.private_network,
+    )
+
+
+def _route_terms(egg: LlamaEgg) -> RouteTerms:
+    return RouteTerms(
+        hold_back=egg.split.hold_back,
+        canary=egg.split.canary,
+        unencrypted=egg.rpc.private_network,
+    )

@@ -7,10 +7,14 @@ is told apart. Sizes are bytes.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
-Layers = tuple[int, int]
+Whole = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+"""A figure of another bee's, which may lie: small enough for sums and floats."""
+Text = Annotated[str, msgspec.Meta(max_length=1024)]
+Layers = tuple[Whole, Whole]
 """Blocks `first <= n < end`."""
 
 
@@ -28,40 +32,40 @@ class SliceState(StrEnum):
 class Build(msgspec.Struct, frozen=True, kw_only=True):
     """One installed llama.cpp. Two sides work together when commit and protocol are the same."""
 
-    commit: str
+    commit: Text
     """`11434-1a2b3c4d`: number and commit as the program says them."""
-    digest: str
+    digest: Text
     """sha256 of the program's file, 16 hex digits; only reported."""
-    protocol: tuple[int, int, int]
+    protocol: tuple[Whole, Whole, Whole]
     """The triple of rpc-server's HELLO; (0, 0, 0) where it is not known yet."""
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
     """One device behind rpc-server, by its own figures (a CPU always says all of the memory)."""
 
-    name: str
-    free: int
-    total: int
+    name: Text
+    free: Whole
+    total: Whole
 
 
 class SliceFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the bee of a slice says at its door."""
 
-    hid: str
-    name: str
+    hid: Text
+    name: Text
     """The egg's name, for people."""
     build: Build
-    devices: tuple[Device, ...]
-    memory: int
+    devices: Annotated[tuple[Device, ...], msgspec.Meta(max_length=256)]
+    memory: Whole
     """Bytes that a model may take here: the bee's own figure."""
     layers: Layers | None = None
     """What its egg binds it to; None: any."""
-    fingerprint: str | None = None
+    fingerprint: Text | None = None
     """The model that its egg binds it to; None: any."""
     state: SliceState
-    holder: str | None = None
+    holder: Text | None = None
     """The hid that leases it."""
-    direct: str | None = None
+    direct: Text | None = None
     """`host:port` of rpc-server itself, where the egg says that the network is private."""
 
 
@@ -75,6 +79,15 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """Layers that the coordinator's egg gives it."""
     round_trip: float = 0.0
     """Seconds of one question at the door."""
+
+
+class Absent(msgspec.Struct, frozen=True, kw_only=True):
+    """A slice that an egg wants, or slices, of which nothing is heard."""
+
+    reason: str
+    """One sentence: which, why, and what to do."""
+    layers: Layers | None = None
+    """What the egg gives it; None: any."""
 
 
 class LayerFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hum_workers.errors import EngineError
-from hum_workers.llama_rpc_worker.facts import Layers, ModelFacts, Offer
+from hum_workers.llama_rpc_worker.facts import Absent, Layers, ModelFacts, Offer
 from hum_workers.llama_rpc_worker.route_draft import Draft
 from hum_workers.llama_rpc_worker.route_map import draw
 from hum_workers.llama_rpc_worker.shares import Head, RouteWant, Share
@@ -59,8 +59,10 @@ class Route:
         return [*table, f"head: {self.why_head}", *(f"note: {note}" for note in self.notes)]
 
 
-def plan(model: ModelFacts, offers: Sequence[Offer], want: RouteWant) -> Route:
-    """Returns the route over these slices.
+def plan(
+    model: ModelFacts, offers: Sequence[Offer], want: RouteWant, absent: Sequence[Absent] = ()
+) -> Route:
+    """Returns the route over these slices; `absent` are others that would have been wanted.
 
     With the policy `declared` each slice holds what an egg gives it. With `by-memory` those that no
     egg gives layers fill what is left, as `route_split` says: as few as hold it, the nearest first.
@@ -76,14 +78,18 @@ def plan(model: ModelFacts, offers: Sequence[Offer], want: RouteWant) -> Route:
         draft.sort_out(offers)
         if want.policy == "by-memory":
             draft.fill()
-    draft.check(offers)
-    head, why_head = draft.head()
-    if draft.problems:
+    found = len(draft.problems)
+    draft.check(offers, absent)
+    if draft.problems or not draft.whole:
+        reasons = [one.reason for one in absent]
+        problems = (*draft.problems[:found], *reasons, *draft.problems[found:], *draft.left_out)
         used = {id(share.offer) for share in draft.shares()}
         unused = [offer for offer in offers if id(offer) not in used]
-        table = draw(model, want, draft.shares(), draft.local, head, unused=unused)
-        problems = (*draft.problems, *draft.left_out)
-        raise RouteError(problems, (*table, f"head: {why_head}"))
+        shares = draft.shares(headed=False)
+        raise RouteError(
+            problems, tuple(draw(model, want, shares, draft.local, None, unused=unused))
+        )
+    head, why_head = draft.head()
     return Route(
         model=model,
         want=want,

@@ -111,15 +111,22 @@ def local_faults(model: ModelFacts, local: Layers) -> Iterator[str]:
         )
 
 
-def uncovered(held: Sequence[tuple[str, Layers]], count: int) -> Iterator[str]:
-    """Yields gaps and overlaps of ranges, each with the name of who holds it."""
+def uncovered(
+    held: Sequence[tuple[str, Layers]], count: int, missing: Sequence[Layers | None] = ()
+) -> Iterator[str]:
+    """Yields gaps and overlaps of ranges, each with the name of who holds it.
+
+    `missing` are layers, None for any, of slices of which something else is said: layers that one
+    of them would hold are no gap.
+    """
     held = sorted((one for one in held if one[1][0] < one[1][1]), key=lambda one: one[1])
     for at, (name, layers) in enumerate(held):
         for other, theirs in held[at + 1 :]:
             if theirs[0] < layers[1]:
                 both = theirs[0], min(layers[1], theirs[1])
                 yield f"layers {span(both)} are held by {name} and by {other}: give them to one"
-    for gap in gaps((layers for _, layers in held), count):
+    told = [(0, count) if layers is None else layers for layers in missing]
+    for gap in gaps([*(layers for _, layers in held), *told], count):
         before = [name for name, layers in held if layers[1] == gap[0]]
         after = [name for name, layers in held if layers[0] == gap[1]]
         sides = [f"after {name}" for name in before[:1]] + [f"before {name}" for name in after[:1]]

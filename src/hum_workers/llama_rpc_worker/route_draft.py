@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hum_workers.llama_rpc_worker import route_checks as checks
-from hum_workers.llama_rpc_worker.facts import Layers, ModelFacts, Offer
+from hum_workers.llama_rpc_worker.facts import Absent, Layers, ModelFacts, Offer
 from hum_workers.llama_rpc_worker.route_split import Room, split
 from hum_workers.llama_rpc_worker.shares import (
     MOST_SLICES,
@@ -42,6 +42,8 @@ class Draft:
     problems: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     """A line for each reason why a slice is not used although it is there."""
+    _unfit: list[Offer] = field(default_factory=list)
+    """Slices that would hold layers, were it not for what is said of them."""
     _held: list[tuple[Offer, Layers]] = field(default_factory=list)
     _free: list[Offer] = field(default_factory=list)
     """Slices that may hold any layers."""
@@ -69,6 +71,8 @@ class Draft:
             (self.problems if named_here else self.left_out).extend(lines)
             if not lines or named_here:
                 self._place(offer)
+            else:
+                self._unfit.append(offer)
 
     def _place(self, offer: Offer) -> None:
         layers = checks.layers_of(offer)
@@ -122,18 +126,17 @@ class Draft:
             "model.parallel"
         )
 
-    def check(self, offers: Sequence[Offer]) -> None:
+    def check(self, offers: Sequence[Offer], absent: Sequence[Absent] = ()) -> None:
         """Finds what is missing, doubled or too small."""
         shares = self.shares()
-        if not offers and not self.all_local:
-            self.problems.append(
-                "no slice answers: start one, name its endpoint in [[slices]], or set discover"
-            )
+        if not offers and not absent and not self.all_local:
+            self.problems.append("no slice answers: start one, or name its endpoint in [[slices]]")
         else:
             held = [(named(one.offer), one.layers) for one in shares]
             held += [("others", gap) for gap in self._short]
             held.append(("the coordinator", self.local))
-            self.problems += checks.uncovered(held, len(self.model.layers))
+            missing = [one.layers for one in absent] + self._unfit_layers()
+            self.problems += checks.uncovered(held, len(self.model.layers), missing)
         self.problems += checks.too_many(shares)
         self.problems += checks.too_small(shares, self.model, self.want)
         need, memory = self._local_need(self.head()[0]), self.want.local_memory
@@ -143,9 +146,20 @@ class Draft:
                 'it fewer layers in [split] local, set head = "last", or give it more memory'
             )
 
-    def shares(self) -> tuple[Share, ...]:
-        """Returns what each slice holds, in the order of layers."""
-        count, last = len(self.model.layers), self.head()[0] == "last"
+    @property
+    def whole(self) -> bool:
+        """Whether every layer has a holder."""
+        held = [self.local, *(layers for _, layers in self._held)]
+        return not gaps(held, len(self.model.layers))
+
+    def _unfit_layers(self) -> list[Layers | None]:
+        """Layers that the slices which are not fit would hold; None: any."""
+        would = [checks.layers_of(offer) for offer in self._unfit]
+        return [one for one in would if one is not None or self.want.policy == "by-memory"]
+
+    def shares(self, *, headed: bool = True) -> tuple[Share, ...]:
+        """Returns what each slice holds, in the order of layers; `headed`: with the output."""
+        count, last = len(self.model.layers), headed and self.head()[0] == "last"
         return tuple(
             share(self.model, self.want, offer, layers, last and layers[1] == count)
             for offer, layers in sorted(self._held, key=lambda one: one[1])
@@ -185,6 +199,8 @@ class Draft:
                     f"{named(one.offer)} runs another binary of the same llama.cpp "
                     f"({plain(digest)}, here {self.want.own.digest})"
                 )
-        if self.all_local:
+        if self.want.alone:
+            yield "no slice is used, as the egg names none in [[slices]]"
+        elif self.all_local:
             yield "no slice is used, as [split] local gives the coordinator all layers"
         yield from self.left_out

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hum_workers.egg import bee_settings
 from hum_workers.errors import HumError, UsageError
-from hum_workers.llama_rpc_worker.annex import known, link
-from hum_workers.llama_rpc_worker.gathering import Gathering
+from hum_workers.llama_rpc_worker import known_doors
 from hum_workers.llama_rpc_worker.raiser import LlamaRaiser
 from hum_workers.llama_rpc_worker.route import RouteError
 from hum_workers.llama_rpc_worker.routing import Routing
@@ -44,7 +42,7 @@ def look(eggs: Sequence[LlamaEgg], say: Callable[[object], None], hive: str) -> 
 
 
 async def _look(egg: LlamaEgg, home: Home, say: Callable[[object], None]) -> int:
-    gathering = Gathering(partial(known, egg, home), partial(link, egg, home))
+    gathering = known_doors.gathering(egg, home)
     raiser = LlamaRaiser(egg, private=Path(os.devnull), log_file=None, inherited=os.environ)
     routing = Routing(egg, gathering, raiser, home.hid)
     try:
@@ -59,9 +57,9 @@ async def _look(egg: LlamaEgg, home: Home, say: Callable[[object], None]) -> int
     else:
         for line in route.lines():
             say(line)
+        for one in gathering.absent:
+            say(f"no answer: {one.reason}")
         return COMPLETE
     finally:
-        for trouble in gathering.troubles.values():
-            say(f"no answer: {trouble}")
         await gathering.close()
     return INCOMPLETE

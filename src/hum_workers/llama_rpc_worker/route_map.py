@@ -30,11 +30,14 @@ def draw(
     want: RouteWant,
     shares: Sequence[Share],
     local: Layers,
-    head: Head,
+    head: Head | None,
     *,
     unused: Sequence[Offer] = (),
 ) -> list[str]:
-    """Returns the map's table below a line on the model; `unused` are slices that hold nothing."""
+    """Returns the map's table below a line on the model; `unused` are slices that hold nothing.
+
+    `head`: None where there is no route, and so no place for the output.
+    """
     rows = [TITLES, *map(_share, shares), *map(_unused, unused)]
     rows.append(_coordinator(model, want, local, head))
     return [_title(model, want), *_aligned(rows)]
@@ -74,7 +77,9 @@ def _build(build: Build) -> tuple[str, str]:
     return plain(build.commit), NOTHING if protocol == UNKNOWN else version(protocol)
 
 
-def _coordinator(model: ModelFacts, want: RouteWant, local: Layers, head: Head) -> tuple[str, ...]:
+def _coordinator(
+    model: ModelFacts, want: RouteWant, local: Layers, head: Head | None
+) -> tuple[str, ...]:
     parts = [span(local)] if local[0] < local[1] else []
     weights = model.embedding + weights_of(model, local)
     if head == "local":

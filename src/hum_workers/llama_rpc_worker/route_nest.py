@@ -10,31 +10,28 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol
-
-import structlog
 
 from hum_workers.cells import cell_log
-from hum_workers.cells.blame import AT_ONCE, Again, Diagnosis
+from hum_workers.cells.blame import AT_ONCE, Again
 from hum_workers.cells.cell import Cell
 from hum_workers.cells.lasting import LastingNest
-from hum_workers.cells.plan import NestPlan, Raiser, backoff
+from hum_workers.cells.plan import NestPlan, backoff
 from hum_workers.cells.room import Room
 from hum_workers.errors import HumError, StartFailed
 from hum_workers.figures.counts import Death, EggView
+from hum_workers.llama_rpc_worker import route_log
 from hum_workers.llama_rpc_worker.facts import SliceState
 from hum_workers.llama_rpc_worker.gathering import Gathering
 from hum_workers.llama_rpc_worker.holding import Holding, NotHeld, named
 from hum_workers.llama_rpc_worker.idle_canary import PERIOD, IdleCanary
 from hum_workers.llama_rpc_worker.layout import flags
+from hum_workers.llama_rpc_worker.patience import Patience
 from hum_workers.llama_rpc_worker.proof import Proof
 from hum_workers.llama_rpc_worker.route import Route, RouteError
-from hum_workers.spec import CellSpec
-
-log = structlog.get_logger()
+from hum_workers.llama_rpc_worker.router import RoutedRaiser, Router
 
 HOLD_BACK = 30.0
 """Seconds after a loss in which the same slices may come back before others are taken."""
@@ -46,38 +43,6 @@ HURRY = 0.25
 """Seconds between two looks at slices that are expected back."""
 LOSSES_PAUSE = 5.0
 """Seconds before the next try where slice after slice is lost before the model is loaded."""
-
-
-class Router(Protocol):
-    """Plans a route from what the gathering sees now."""
-
-    async def refresh(self) -> None:
-        """Reads the model's header, if it is another one by now.
-
-        Raises:
-            HumError: it can't be read, or the engine is not there.
-        """
-
-    def plan(self) -> Route:
-        """Returns the route.
-
-        Raises:
-            RouteError: not every layer has a holder, or one is not fit.
-        """
-
-
-class RoutedRaiser(Raiser, Protocol):
-    """A raiser of llama-server that is told its route first."""
-
-    route_flags: Sequence[str]
-    explain: Callable[[str], str]
-    """Puts the slices' names into a line of llama-server's."""
-
-    def spec(self, cell_id: str, away: Mapping[str, str]) -> CellSpec:
-        """See `Raiser`."""
-
-    def diagnose(self, lines: Sequence[str]) -> Diagnosis:
-        """See `Raiser`."""
 
 
 class RouteNest(LastingNest):
@@ -114,7 +79,9 @@ class RouteNest(LastingNest):
         self._withdrawal: asyncio.TimerHandle | None = None
         self._open = False
         """Whether the route is complete, or was a moment ago."""
-        self._returns: set[asyncio.Task[None]] = set()
+        self._returns: set[asyncio.Task[object]] = set()
+        self._readable = False
+        """The router has read what it plans with."""
         self._canary = IdleCanary(self._condemn, period=canary)
 
     @property
@@ -125,14 +92,19 @@ class RouteNest(LastingNest):
     def why_waiting(self) -> str:
         """Returns in a few words what a waiting turn waits for."""
         if self._holding is None and self.why_incomplete:
-            return f"the route is not complete: {self.why_incomplete[0]}"
+            return self._why()
         return super().why_waiting()
 
     def view(self) -> EggView:
         """See `Nest.view`."""
         why = self.why_incomplete
-        note = f"the route is not complete: {'; '.join(why)}" if why else ""
-        return replace(super().view(), note=note, covered=not why)
+        return replace(super().view(), note=self._why() if why else "", covered=not why)
+
+    def start(self) -> None:
+        """See `Nest.start`; humd hears of the route before the first prompt."""
+        super().start()
+        if self._plan.on_prompt:
+            self._spawn(self._refreshed(), "read")
 
     def gathered(self) -> None:
         """Hears that the gathering sees something else."""
@@ -153,16 +125,15 @@ class RouteNest(LastingNest):
             await asyncio.wait(self._returns)
         if self._last:
             await self._gathering.fresh()
-        try:
-            await self._router.refresh()
-        except HumError as error:
-            self._complete((str(error),))
+        if (error := await self._refreshed()) is not None:
             return 0 if self._start_failed(error) is Again.AT_ONCE else next(self._pauses)
         route = await self._covered()
+        if route is None:
+            return None
         try:
             holding = await Holding.take(route, self._gathering, self._slice_lost)
         except NotHeld as error:
-            log.warning("worker.route.not_held", egg=self.name, reason=str(error))
+            route_log.not_held(self.name, str(error))
             self._gathering.hurry()
             return next(self._refusals)
         self._refusals = backoff(*NOT_HELD)
@@ -198,20 +169,43 @@ class RouteNest(LastingNest):
             return Again.AT_ONCE
         return super()._start_failed(error)
 
-    async def _covered(self) -> Route:
-        """Returns a route that may be taken, when there is one."""
+    async def _refreshed(self) -> HumError | None:
+        """Has the router read what it needs, and looks; returns why it can't."""
+        try:
+            await self._router.refresh()
+        except HumError as error:
+            self._complete((str(error),))
+            return error
+        self._readable = True
+        self._look()
+        return None
+
+    async def _covered(self) -> Route | None:
+        """Returns a route that may be taken, when there is one; None: it was given up."""
+        patience = Patience()
         while True:
             self._stirred.clear()
             route = self._look()
             if route is not None:
-                for line in route.lines():
-                    log.info("worker.route", egg=self.name, line=line)
+                route_log.planned(self.name, route)
                 return route
             expected = self._expects()
+            if self._ends_soon and patience.over(self._loop.time(), expected=expected):
+                self._give_up(self._why())
+                self.failure = "\n".join(f"incomplete: {line}" for line in self.why_incomplete)
+                return None
             if expected:
                 self._gathering.hurry()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stirred.wait(), HURRY if expected else 1.0)
+
+    @property
+    def _ends_soon(self) -> bool:
+        """Nobody but who asks now hears of the models, and the slices have answered once."""
+        return self._gathering.asked and not self._plan.advertises
+
+    def _why(self) -> str:
+        return f"the route is not complete: {'; '.join(self.why_incomplete)}"
 
     def _expects(self) -> bool:
         """Says whether a slice will soon be there by itself."""
@@ -224,6 +218,8 @@ class RouteNest(LastingNest):
         """Plans, and keeps the word on whether the route is complete."""
         if self._holding is not None:
             self._complete(())
+            return None
+        if not (self._readable and self._gathering.asked):
             return None
         try:
             route = self._router.plan()
@@ -240,8 +236,8 @@ class RouteNest(LastingNest):
 
     def _complete(self, why_not: tuple[str, ...]) -> None:
         if why_not != self.why_incomplete and why_not:
-            for line in why_not:
-                log.warning("worker.route.incomplete", egg=self.name, reason=line)
+            new = [line for line in why_not if line not in self.why_incomplete]
+            route_log.incomplete(self.name, new)
         self.why_incomplete = why_not
         if not why_not:
             if self._withdrawal is not None:
@@ -256,12 +252,7 @@ class RouteNest(LastingNest):
     def _withdraw(self) -> None:
         self._withdrawal = None
         self._open = False
-        log.warning(
-            "worker.route.withdrawn",
-            egg=self.name,
-            models=self.models,
-            reason="; ".join(self.why_incomplete),
-        )
+        route_log.withdrawn(self.name, self.models, self.why_incomplete)
         self._plan.on_change()
 
     def _became_ready(self) -> None:
@@ -309,15 +300,16 @@ class RouteNest(LastingNest):
         if cell is not None and not cell.emerged.done():
             silent = self._silent() if self._holding and self._holding.lost is None else ""
             told = f"{why}; {silent}" if silent and silent not in why else why
-            task = self._loop.create_task(_silence(cell, told), name=f"condemned-{cell.cell_id}")
-            self._returns.add(task)
-            task.add_done_callback(self._returns.discard)
+            self._spawn(_silence(cell, told), "condemned")
 
     def _give_back_slices(self, holding: Holding) -> None:
         """Frees the slices as soon as the cell is dead; with it they would be recycled under it."""
         self._holding = None
         self._canary.close()
-        task = self._loop.create_task(self._after(self.cell, holding), name=f"free-{self.name}")
+        self._spawn(self._after(self.cell, holding), "free")
+
+    def _spawn(self, work: Coroutine[None, None, object], what: str) -> None:
+        task = self._loop.create_task(work, name=f"{what}-{self.name}")
         self._returns.add(task)
         task.add_done_callback(self._returns.discard)
 

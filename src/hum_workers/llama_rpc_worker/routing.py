@@ -13,7 +13,7 @@ from hum_workers.llama_rpc_worker.facts import Build, ModelFacts
 from hum_workers.llama_rpc_worker.gathering import Gathering
 from hum_workers.llama_rpc_worker.gguf import read
 from hum_workers.llama_rpc_worker.raiser import LlamaRaiser
-from hum_workers.llama_rpc_worker.route import Route, RouteError, RouteWant, plan
+from hum_workers.llama_rpc_worker.route import Route, RouteWant, plan
 
 if TYPE_CHECKING:
     from hum_workers.llama_rpc_worker.egg import LlamaEgg
@@ -32,8 +32,12 @@ class Routing:
         self._own: Build | None = None
         self._batch = command.CPU_BATCH
 
+    def adopt(self, egg: LlamaEgg, raiser: LlamaRaiser) -> None:
+        """Plans for another egg, as soon as `refresh` has been."""
+        self._egg, self._raiser = egg, raiser
+
     async def refresh(self) -> None:
-        """See `route_nest.Router`."""
+        """See `router.Router`."""
         binaries = await asyncio.to_thread(self._raiser.binaries)
         self._own = binaries.build
         self._batch = self._raiser.batch or command.batch_for(binaries)
@@ -43,23 +47,24 @@ class Routing:
             at = path.stat()
         except OSError as error:
             raise EngineError(f"[model] path: {path} can't be read: {error.strerror}") from error
-        seen = at.st_ino, at.st_size, at.st_mtime_ns
+        seen = path, at.st_ino, at.st_size, at.st_mtime_ns
         if seen != self._seen:
             self._model, self._seen = await asyncio.to_thread(read, path), seen
 
     def plan(self) -> Route:
-        """Returns the route over what the gathering sees now.
+        """Returns the route over what the gathering sees now, once `refresh` has been.
 
         Raises:
             RouteError: it is not complete; one line for each reason.
         """
         egg = self._egg
-        if self._model is None or self._own is None:
-            raise RouteError(("the model's header was not read yet",))
+        assert self._model is not None
+        assert self._own is not None
         want = RouteWant(
             policy=egg.split.policy,
             # Without slices named or looked for, it is a server like any other.
             local=egg.split.local if egg.slices else (0, len(self._model.layers)),
+            alone=not egg.slices,
             head=egg.split.head,
             ctx=egg.model.ctx,
             parallel=egg.model.parallel,
@@ -68,4 +73,4 @@ class Routing:
             own_hid=self._hid,
             local_memory=egg.limits.memory or psutil.virtual_memory().available,
         )
-        return plan(self._model, self._gathering.offers, want)
+        return plan(self._model, self._gathering.offers, want, self._gathering.absent)

@@ -36,6 +36,8 @@ class RouteWant:
     policy: Literal["declared", "by-memory"] = "by-memory"
     local: Layers | None = None
     """Layers that stay with the coordinator; None: none."""
+    alone: bool = False
+    """The egg names no slices."""
     head: Head | None = None
     """None: local if the memory is there."""
     ctx: int = 4096

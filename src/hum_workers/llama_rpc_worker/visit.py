@@ -7,6 +7,7 @@ one sentence that says what to do.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -93,7 +94,9 @@ class Visit:
                 except BaseException:
                     connection.abort()
                     raise
-        except (OSError, asyncssh.Error, TimeoutError) as error:
+        except Exception as error:
+            # The library hands on errors of any class of what it can't read, and so do lookups of
+            # what can't be a host's name.
             raise guest.explained(error, hid_of(seed)) from error
         if guest.lost or guest.version != VERSION:
             connection.abort()
@@ -218,11 +221,7 @@ class _Guest(asyncssh.SSHClient):
         """Makes what went wrong one sentence, with what to do."""
         at = self._endpoint
         if self._connection is None:
-            why = (
-                getattr(error, "strerror", None)
-                or str(error)
-                or f"no connection within {GREETING_TIME:g} s"
-            )
+            why = _plain(error) or f"no connection within {GREETING_TIME:g} s"
             return SliceError(
                 SliceProblem.UNREACHABLE,
                 f"nobody is at the door {at}: {why}; start the slice's bee or mend the endpoint",
@@ -251,7 +250,10 @@ class _Guest(asyncssh.SSHClient):
     def _no_door(self) -> str:
         at, version = self._endpoint, self.version
         if not version:
-            return f"what listens at {at} is no slice's door, or it is full: mend the endpoint"
+            return (
+                f"what listens at {at} says nothing: it is no slice's door, or one that is busy "
+                "with strangers and is asked again; mend the endpoint, or look at the slice's log"
+            )
         if version.startswith(VERSION.rstrip("0123456789")):
             return (
                 f"the door {at} is of another version, {version}, and this bee speaks {VERSION}: "
@@ -321,6 +323,14 @@ class _Far(End, asyncssh.SSHTCPSession[bytes]):
     """The channel's end of a stream."""
 
     takes_turns = False
+
+
+def _plain(error: BaseException) -> str:
+    """Returns in a few words why there is no connection; empty: it took too long."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number is not None and number > 0:  # below are those of names that can't be resolved
+        return os.strerror(number)  # asyncio puts the address in its own, a second time
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _drop(opening: asyncio.Task[Any]) -> None:

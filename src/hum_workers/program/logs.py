@@ -23,7 +23,8 @@ ASKED_FOR = frozenset(
     "worker.tone.dropped worker.tone.failed worker.tool.result_unexpected worker.line.dropped "
     "worker.tool.parked_dropped worker.tool.parked_expired worker.prompt.handle.failed "
     "worker.turn.repeated worker.turn.failed worker.metrics.turned_away "
-    "worker.metrics.failed".split()
+    "worker.metrics.failed worker.slice.foreign worker.slice.no_stream "
+    "worker.gathering.changed_failed worker.gathering.door_failed".split()
 )
 """Events that a peer can cause as often as it likes: a few lines a minute of each reason."""
 MOST_LINES = 600
@@ -55,6 +56,12 @@ def configure(level: str = "info", file: Path | None = None) -> None:
         logger_factory=structlog.WriteLoggerFactory(stream),  # type: ignore[arg-type]
         cache_logger_on_first_use=True,
     )
+
+
+def for_people() -> bool:
+    """Says whether the log is for a terminal, where no field but text is easy to read."""
+    processors = structlog.get_config()["processors"]
+    return any(isinstance(one, structlog.dev.ConsoleRenderer) for one in processors)
 
 
 class Limited:

@@ -209,7 +209,9 @@ class Answer:
         seconds = self._nest.limits.wait_timeout
 
         def why() -> TurnError:
-            message = f"waited {seconds:g} s for {self._nest.model} ([limits] wait_timeout): "
+            message = (
+                f"waited {seconds:g} s for a slot of '{self._nest.model}' ([limits] wait_timeout): "
+            )
             return TurnError(ErrorCode.NO_CAPACITY, message + self._nest.why_waiting())
 
         return self._halt.after(seconds, why)

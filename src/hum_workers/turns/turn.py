@@ -136,5 +136,7 @@ class Turn:
     def _waited_too_long(self) -> TurnError:
         seconds = self._nest.limits.wait_timeout
         why = self._nest.why_waiting() if self._waits_for_lease else "earlier prompts of its sid"
-        message = f"waited {seconds:g} s for {self._nest.model} ([limits] wait_timeout): {why}"
-        return TurnError(ErrorCode.NO_CAPACITY, message)
+        message = (
+            f"waited {seconds:g} s for a slot of '{self._nest.model}' ([limits] wait_timeout): "
+        )
+        return TurnError(ErrorCode.NO_CAPACITY, message + why)
