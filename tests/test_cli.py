@@ -9,9 +9,13 @@ import pytest
 
 from hum_workers import __version__
 from tests.leftovers import assert_nothing_left
+from tests.llama_rpc_worker.gguf_files import gguf
+from tests.llama_rpc_worker.test_binaries import install
 from tests.rig import egg, worker
 from tests.vllm_worker.hatchery import model_folder, safetensors
 from tests.vllm_worker.test_check import for_cpus
+
+LLAMA = "hum_workers.llama_rpc_worker"
 
 
 async def test_help_says_what_there_is_and_what_the_exit_codes_mean(short_dir: Path) -> None:
@@ -152,3 +156,23 @@ def without_vllm(folder: Path) -> Path:
     lines = [f'python = "{python}"' if line.startswith("python =") else line for line in lines]
     path.write_text("\n".join(lines))
     return path
+
+
+async def test_a_model_that_is_cut_off_is_the_same_code_in_every_mode(short_dir: Path) -> None:
+    (short_dir / "m.gguf").write_bytes(gguf()[:100])
+    install(short_dir / "bin")
+    path = short_dir / "cut.toml"
+    path.write_text(
+        '[cell]\nrole = "coordinator"\n[engine]\nbin = "bin"\n[model]\npath = "m.gguf"\n'
+    )
+    for mode in (["--check"], ["--show-command"], ["--prompt", "hello"]):
+        code, out, err = await worker(short_dir, "--egg", path, *mode, program=LLAMA)
+        assert (code, "fetch it again" in out + err) == (3, True), (mode, out, err)
+
+
+async def test_a_model_that_is_not_there_is_the_same_code_in_every_mode(short_dir: Path) -> None:
+    path = short_dir / "none.toml"
+    path.write_text('[cell]\nrole = "coordinator"\n[model]\npath = "m.gguf"\n')
+    for mode in (["--check"], ["--show-command"], ["--prompt", "hello"]):
+        code, _, err = await worker(short_dir, "--egg", path, *mode, program=LLAMA)
+        assert (code, "does not exist" in err) == (2, True), (mode, err)

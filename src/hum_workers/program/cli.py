@@ -30,13 +30,17 @@ class Exit(IntEnum):
     ENGINE = 3
 
 
+OF_THE_BEE = frozenset(("socket", "identity", "folder", "log", "metrics", "door", "cells"))
+"""Subjects of findings about the bee itself: an error there ends its start with code 2. Any other is
+about an engine, which would not come up in a bee that does."""
+
 USAGE = """%(prog)s [--egg FILE ...]
            [--prompt TEXT | --check | --show-command | --egg-schema {looks}| --version]
        %(prog)s status [--watch] [--json]"""
 EPILOG = """exit codes: 0 stopped as asked; 1 the turn of --prompt failed; 2 the command line, an
-egg or the identity is wrong; 3 the engine can't be started (--prompt and --check only){exits};
-130 or 143 ended by a second SIGINT or SIGTERM, with --prompt by the first one before the whole
-answer."""
+egg or the identity is wrong; 3 the bee would start, but not the engine, or its model, devices or
+memory are not to be had (--prompt, --check and --show-command only){exits}; 130 or 143 ended by a
+second SIGINT or SIGTERM, with --prompt by the first one before the whole answer."""
 
 
 def run(worker: Worker, argv: Sequence[str] | None = None) -> int:
@@ -310,8 +314,8 @@ def _check(worker: Worker, eggs: Sequence[Any]) -> int:
     errors = [finding for finding in findings if finding.level == "error"]
     if not errors:
         return Exit.OK
-    only_engine = all(finding.subject.split()[-1] == "engine" for finding in errors)
-    return Exit.ENGINE if only_engine else Exit.USAGE
+    stops_bee = any(finding.subject in OF_THE_BEE for finding in errors)
+    return Exit.USAGE if stops_bee else Exit.ENGINE
 
 
 def _show(worker: Worker, eggs: Sequence[Any]) -> int:
@@ -320,7 +324,15 @@ def _show(worker: Worker, eggs: Sequence[Any]) -> int:
     cells = cells_folder(os.environ, os.getuid())
     try:
         for egg in eggs:
-            _say(worker.show(egg, private_folder(cells, "00000000", egg.name), os.environ))
+            _say(_shown(worker, egg, private_folder(cells, "00000000", egg.name)))
     finally:
         leave(cells)
     return Exit.OK
+
+
+def _shown(worker: Worker, egg: Any, private: Path) -> str:
+    try:
+        return worker.show(egg, private, os.environ)
+    except UsageError as error:
+        # The egg was read: it is what it names that can't be used, as a cell's start would find.
+        raise EngineError(str(error)) from error
