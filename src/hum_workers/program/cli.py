@@ -31,8 +31,8 @@ class Exit(IntEnum):
 
 
 OF_THE_BEE = frozenset(("socket", "identity", "folder", "log", "metrics", "door", "cells"))
-"""Subjects of findings about the bee itself: an error there ends its start with code 2. Any other is
-about an engine, which would not come up in a bee that does."""
+"""Subjects of findings about the bee itself: an error there ends its start with code 2. Any other
+is about an engine, which would not come up in a bee that does."""
 
 USAGE = """%(prog)s [--egg FILE ...]
            [--prompt TEXT | --check | --show-command | --egg-schema {looks}| --version]
