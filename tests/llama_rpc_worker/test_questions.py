@@ -59,6 +59,8 @@ async def test_a_refusal_bears_the_questions_id_and_a_sentence(desk: Desk) -> No
         b'{"ask":"lease","id":1,"layers":[1],"fingerprint":"x"}',
         b"\xff\xfe",
         b"[" * 2000,
+        b'{"id":1,"ask":"describe","x":' + b"[" * 60_000,
+        b'{"ask":"describe","id":1' + b"0" * 5000 + b"}",
     ],
 )
 async def test_what_is_no_question_is_refused(line: bytes, desk: Desk) -> None:
@@ -79,6 +81,27 @@ async def test_a_later_version_may_say_more(desk: Desk) -> None:
 def test_an_answer_that_is_none_is_an_error() -> None:
     with pytest.raises(FrameError, match="is no answer"):
         answer_in(b"hello")
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        b'"memory":1' + b"0" * 4000,
+        b'"memory":-1',
+        b'"name":"' + b"x" * 50_000 + b'"',
+        b'"layers":[0,99999999999999999999]',
+        b'"x":' + b"[" * 30_000 + b"]" * 30_000,
+    ],
+)
+async def test_figures_that_no_machine_has_are_no_answer(lie: bytes, desk: Desk) -> None:
+    _, answer = answer_to(b'{"ask":"describe","id":1}', "ann", desk)
+    key = lie.partition(b":")[0]
+    told = msgspec.json.decode(line_of(answer))
+    told["facts"].pop(key.decode().strip('"'), None)
+    rest = msgspec.json.encode(told["facts"])
+    line = b'{"id":1,"facts":{' + lie + b"," + rest[1:] + b"}"
+    with pytest.raises(FrameError, match="is no answer"):
+        answer_in(line)
 
 
 def test_lines_come_whole_however_they_are_cut() -> None:

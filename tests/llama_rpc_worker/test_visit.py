@@ -45,7 +45,23 @@ async def test_where_nobody_listens_is_unreachable() -> None:
     assert message.endswith("Connection refused; start the slice's bee or mend the endpoint")
 
 
-@pytest.mark.parametrize("words", [b"", b"\n" * 100_000, b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+@pytest.mark.parametrize("host", ["slice..lan", "a" * 300, "\0x", "\ud800"])
+async def test_what_can_be_no_hosts_name_is_unreachable(host: str) -> None:
+    link = SliceLink(ANN, (host, 7300), None, Trust([], NOWHERE))
+    problem, message = await problem_of(link)
+    assert problem is SliceProblem.UNREACHABLE
+    assert "mend the endpoint" in message
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"",
+        b"\n" * 100_000,
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"SSH-2.0-\xff\xfe\r\n",
+    ],
+)
 async def test_what_hangs_up_or_talks_otherwise_is_no_door(words: bytes) -> None:
     async with Peer() as other:
         going = asyncio.create_task(problem_of(a_link(other.address[1])))

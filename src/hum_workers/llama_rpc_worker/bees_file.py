@@ -14,6 +14,9 @@ MOST_BYTES = 4 * 1024 * 1024
 """Of a file that is read; a humd with a thousand bees has a tenth of it."""
 MOST_SLICES = 64
 """That are knocked at."""
+LONGEST_HOST = 253
+_UNREADABLE = OSError, msgspec.MsgspecError, ValueError, RecursionError
+"""What reading and the decoder raise: for what is deeply nested, no error of its own."""
 
 
 class _Bind(msgspec.Struct):
@@ -34,16 +37,21 @@ def slices(path: Path) -> list[tuple[str, int, str]]:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
         bees = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-    except (OSError, msgspec.MsgspecError):
+    except _UNREADABLE:
         return []
     found = {}
     for raw in bees.values():
         try:
             bee = msgspec.json.decode(raw, type=_Bee)
-        except msgspec.MsgspecError:
+        except _UNREADABLE:
             continue
         bind = bee.bind
-        known = bind is not None and bind.scheme == SCHEME and 0 < bind.port < 65536
-        if bind is not None and known and bee.name == HIVE and bee.hid:
+        if bind is not None and bee.name == HIVE and bee.hid and _is_a_door(bind):
             found[bee.hid] = (bind.host, bind.port, bee.hid)
     return [found[hid] for hid in sorted(found)][:MOST_SLICES]
+
+
+def _is_a_door(bind: _Bind) -> bool:
+    host = bind.host
+    named = 0 < len(host) <= LONGEST_HOST and host.isprintable() and " " not in host
+    return named and bind.scheme == SCHEME and 0 < bind.port < 65536

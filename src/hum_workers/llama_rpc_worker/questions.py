@@ -100,7 +100,7 @@ class SliceDesk(Protocol):
         ...
 
     def address(self, holder: str, token: str) -> tuple[str, int]:
-        """Returns where rpc-server listens.
+        """Returns where rpc-server listens, for one connection.
 
         Raises:
             LeaseRefused: the lease is not, or no longer, this holder's.
@@ -111,6 +111,8 @@ class SliceDesk(Protocol):
 _questions = msgspec.json.Decoder(Question)
 _answers = msgspec.json.Decoder(Answer)
 _encoder = msgspec.json.Encoder()
+_UNREADABLE = msgspec.MsgspecError, ValueError, RecursionError
+"""What the decoder raises: for what is deeply nested, no error of its own."""
 
 
 def line_of(message: Question | Answer) -> bytes:
@@ -126,7 +128,7 @@ def answer_in(line: bytes) -> Answer:
     """
     try:
         return _answers.decode(line)
-    except msgspec.MsgspecError as error:
+    except _UNREADABLE as error:
         raise FrameError(f"a line at the door is no answer: {error}") from None
 
 
@@ -134,7 +136,7 @@ def answer_to(line: bytes, holder: str, desk: SliceDesk) -> tuple[Question | Non
     """Has the desk answer one line; None for the question: it could not be read."""
     try:
         question = _questions.decode(line)
-    except msgspec.MsgspecError as error:
+    except _UNREADABLE as error:
         return None, Answer(id=0, refused=f"the question can't be read: {error}")
     token = None
     try:

@@ -133,6 +133,12 @@ class Visit:
                 f"the slice at {self.endpoint} has not answered for {patience:g} s: "
                 "look at its bee's log and at the link",
             ) from None
+        except FrameError as error:
+            raise SliceError(
+                SliceProblem.LOST,
+                f"the slice at {self.endpoint} can't be understood: {error}; install the same "
+                "hum-workers on both sides",
+            ) from None
         except ConnectionError:
             raise SliceError(
                 SliceProblem.LOST, f"the connection to the slice at {self.endpoint} was lost"
@@ -287,6 +293,7 @@ class _Session(asyncssh.SSHClientSession[bytes]):
 
         Raises:
             ConnectionError: the session is over.
+            FrameError: what came can't be read, and ended it.
         """
         if self._channel is None or self._channel.is_closing() or len(self._waiting) >= MOST_OPEN:
             raise ConnectionError("the session is over")
@@ -314,9 +321,12 @@ class _Session(asyncssh.SSHClientSession[bytes]):
                 future = self._waiting.get(answer.id)
                 if future is not None and not future.done():
                     future.set_result(answer)
-        except FrameError:
-            assert self._channel is not None
-            self._channel.abort()
+        except FrameError as error:
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_exception(error)
+            if self._channel is not None:  # the session and all else: the next one is a new one
+                self._channel.get_connection().abort()
 
 
 class _Far(End, asyncssh.SSHTCPSession[bytes]):
