@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hum_workers.llama_rpc_worker.knocks import MOST_HOSTS, Knocks, Seldom, has_to_go
+from hum_workers.llama_rpc_worker.knocks import MOST_ORIGINS, Knocks, Seldom, has_to_go
 
 
 @dataclass(frozen=True)
 class Stranger:
-    host: str
+    origin: str
     number: int
 
 
-def test_each_host_has_its_own_share() -> None:
+def test_each_origin_has_its_own_share() -> None:
     now = 0.0
     knocks = Knocks(2, 3, lambda: now)
     assert [knocks.admit("a") for _ in range(5)] == [True, True, True, False, False]
@@ -22,16 +22,16 @@ def test_each_host_has_its_own_share() -> None:
     assert [knocks.admit("a") for _ in range(3)] == [True, True, False]
 
 
-def test_the_hosts_that_are_remembered_are_bounded() -> None:
+def test_the_origins_that_are_remembered_are_bounded() -> None:
     knocks = Knocks(0.001, 1, lambda: 0.0)
     assert knocks.admit("a")
     assert not knocks.admit("a")
-    assert all(knocks.admit(str(number)) for number in range(MOST_HOSTS))
+    assert all(knocks.admit(str(number)) for number in range(MOST_ORIGINS))
     assert knocks.admit("a")
 
 
-def test_the_oldest_of_the_host_that_has_most_has_to_go() -> None:
-    strangers = [Stranger(host, number) for number, host in enumerate("abbabb")]
+def test_the_oldest_of_the_origin_that_has_most_has_to_go() -> None:
+    strangers = [Stranger(origin, number) for number, origin in enumerate("abbabb")]
     assert has_to_go(strangers) == Stranger("b", 1)
     assert has_to_go(strangers[:2]) == Stranger("a", 0)
 

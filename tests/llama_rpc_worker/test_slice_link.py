@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import struct
 from unittest.mock import patch
 
 import pytest
@@ -216,6 +218,39 @@ async def test_another_users_process_gets_nothing_from_the_port() -> None:
         assert rpc.came.empty()
 
 
+async def test_whoever_resets_its_connection_at_once_leaves_nothing_behind() -> None:
+    cuts = Losses()
+    async with Peer() as rpc, opened(Desk(rpc.address)) as door:
+        async with linked(door.port, on_cut=cuts) as link:
+            await link.lease((0, 4), "f00d")
+            port = await link.forward()
+            held = len(os.listdir("/proc/self/fd"))
+            reset = struct.pack("ii", 1, 0)
+            for _ in range(40):
+                with socket.create_connection(("127.0.0.1", port)) as client:
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            far_reader, far_writer = await rpc.accept()
+            far_writer.write(b"!")
+            assert await reader.readexactly(1) == b"!"
+            assert len(os.listdir("/proc/self/fd")) <= held + 4
+            assert link.traffic == (0, 1)
+            assert not cuts.reasons
+            writer.transport.abort()
+            await ended(far_reader)
+
+
+async def test_a_stream_that_never_led_to_rpc_server_is_no_cut_one() -> None:
+    cuts = Losses()
+    async with opened(Desk()) as door, linked(door.port, on_cut=cuts) as link:
+        await link.lease((0, 4), "f00d")
+        reader, writer = await asyncio.open_connection("127.0.0.1", await link.forward())
+        assert await ended(reader) == b""
+        writer.close()
+        await link.describe()
+        assert not cuts.reasons
+
+
 async def test_a_release_cuts_the_streams() -> None:
     async with Peer() as rpc, opened(Desk(rpc.address)) as door, linked(door.port) as link:
         await link.lease((0, 4), "f00d")
@@ -233,7 +268,9 @@ async def test_a_network_loss_breaks_the_streams_on_both_sides() -> None:
         async with linked(wire.port, on_cut=cuts) as link:
             await link.lease((0, 4), "f00d")
             reader, writer = await asyncio.open_connection("127.0.0.1", await link.forward())
-            far_reader, _ = await rpc.accept()
+            far_reader, far_writer = await rpc.accept()
+            far_writer.write(b"!")
+            assert await reader.readexactly(1) == b"!"
             wire.cut()
             assert await ended(reader) == b""
             assert await ended(far_reader) == b""
@@ -248,6 +285,8 @@ async def test_an_rpc_server_that_dies_under_a_stream_is_said_at_once() -> None:
             await link.lease((0, 4), "f00d")
             reader, writer = await asyncio.open_connection("127.0.0.1", await link.forward())
             _, far_writer = await rpc.accept()
+            far_writer.write(b"!")
+            assert await reader.readexactly(1) == b"!"
             far_writer.transport.abort()
             assert await cuts.one() == "rpc-server closed its stream"
             assert await ended(reader) == b""

@@ -1,7 +1,8 @@
 """Who may knock at a slice's door, and which stranger has to go (pure; the clock comes in).
 
 A key exchange costs the bee a millisecond of its loop, and a stranger costs a place until it is
-proven. Both are shared out by host, so that one that storms the door keeps no other out.
+proven. Both are shared out by origin, a host or a user of this one, so that one that storms the
+door keeps no other out.
 """
 
 from __future__ import annotations
@@ -12,38 +13,38 @@ from typing import Protocol, TypeVar
 
 from hum_workers.thrum.bucket import Bucket
 
-MOST_HOSTS = 256
-"""Hosts that are told apart; with more, all start again."""
+MOST_ORIGINS = 256
+"""Origins that are told apart; with more, all start again."""
 
 
-class HasHost(Protocol):
+class HasOrigin(Protocol):
     """A connection that came from somewhere."""
 
     @property
-    def host(self) -> str:
-        """The other side's address without its port."""
+    def origin(self) -> str:
+        """Who it is, as far as nobody can be many; see `loopback.origin`."""
         ...
 
 
-Knock = TypeVar("Knock", bound=HasHost)
+Knock = TypeVar("Knock", bound=HasOrigin)
 
 
 class Knocks:
-    """New connections by host: `rate` a second, `burst` at once."""
+    """New connections by origin: `rate` a second, `burst` at once."""
 
     def __init__(self, rate: float, burst: int, now: Callable[[], float]) -> None:
         self._rate = rate
         self._burst = burst
         self._now = now
-        self._hosts: dict[str, Bucket] = {}
+        self._origins: dict[str, Bucket] = {}
 
-    def admit(self, host: str) -> bool:
-        """Says whether one more connection of this host may come in, and counts it then."""
-        bucket = self._hosts.get(host)
+    def admit(self, origin: str) -> bool:
+        """Says whether one more connection of this origin may come in, and counts it then."""
+        bucket = self._origins.get(origin)
         if bucket is None:
-            if len(self._hosts) >= MOST_HOSTS:
-                self._hosts.clear()
-            bucket = self._hosts[host] = Bucket(self._rate, self._burst, self._now)
+            if len(self._origins) >= MOST_ORIGINS:
+                self._origins.clear()
+            bucket = self._origins[origin] = Bucket(self._rate, self._burst, self._now)
         if bucket.allowance() < 1:
             return False
         bucket.take(1)
@@ -68,7 +69,7 @@ class Seldom:
 
 
 def has_to_go(strangers: Sequence[Knock]) -> Knock:
-    """Returns the oldest of the host that has most of them; `strangers` are in order of age."""
-    counts = Counter(stranger.host for stranger in strangers)
+    """Returns the oldest of the origin that has most of them; `strangers` are in order of age."""
+    counts = Counter(stranger.origin for stranger in strangers)
     most = max(counts.values())
-    return next(stranger for stranger in strangers if counts[stranger.host] == most)
+    return next(stranger for stranger in strangers if counts[stranger.origin] == most)

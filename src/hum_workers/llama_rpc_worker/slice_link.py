@@ -15,16 +15,15 @@ import secrets
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
-from typing import Any
 
 import structlog
 
 from hum_workers.errors import SliceError, SliceProblem
 from hum_workers.llama_rpc_worker.facts import Layers, SliceFacts, SliceState
 from hum_workers.llama_rpc_worker.lease import LEASE_TIME
-from hum_workers.llama_rpc_worker.loopback import peer_uid
+from hum_workers.llama_rpc_worker.loopback import NOBODY, Address, peer_uid
+from hum_workers.llama_rpc_worker.near import Near
 from hum_workers.llama_rpc_worker.questions import Describe, Release, Renew, Take
-from hum_workers.llama_rpc_worker.stream import End
 from hum_workers.llama_rpc_worker.trust import Trust
 from hum_workers.llama_rpc_worker.visit import Visit
 
@@ -85,7 +84,7 @@ class SliceLink:
         self._broken = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._port: asyncio.Server | None = None
-        self._ends: set[_Near] = set()
+        self._ends: set[Near] = set()
         self._carried = 0, 0
         self._asked_at = 0.0
         self._answered_at = 0.0
@@ -158,7 +157,7 @@ class SliceLink:
         """Returns a loopback port: while the slice is leased, it leads to rpc-server."""
         if self._port is None:
             loop = asyncio.get_running_loop()
-            self._port = await loop.create_server(partial(_Near, self), "127.0.0.1", 0)
+            self._port = await loop.create_server(partial(Near, self), "127.0.0.1", 0)
         port: int = self._port.sockets[0].getsockname()[1]
         return port
 
@@ -183,11 +182,12 @@ class SliceLink:
         if visit is not None:
             await visit.leave()
 
-    def admit(self, end: _Near, peer: tuple[str, int], own: tuple[str, int]) -> None:
+    def admit(self, end: Near, peer: Address, own: Address) -> None:
         """Takes a connection of the loopback port, if it may have one."""
         uid = peer_uid(peer, own)
         if uid not in (None, os.geteuid()):
-            log.warning("worker.slice.foreign", slice=self.endpoint, uid=uid)
+            if uid != NOBODY:
+                log.warning("worker.slice.foreign", slice=self.endpoint, uid=uid)
             end.abort()
         elif self._token is None or self._visit is None or len(self._ends) >= MOST_STREAMS:
             end.abort()
@@ -198,7 +198,7 @@ class SliceLink:
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
 
-    def _over(self, end: _Near, _: asyncio.Future[None]) -> None:
+    def _over(self, end: Near, _: asyncio.Future[None]) -> None:
         there, back = end.carried
         self._carried = self._carried[0] + there, self._carried[1] + back
         self._ends.discard(end)
@@ -209,7 +209,7 @@ class SliceLink:
         self._asked_at = self._asked_at if answer else now
         self._answered_at = now if answer else self._answered_at
 
-    def cut(self, end: _Near) -> None:
+    def cut(self, end: Near) -> None:
         """Takes note of a stream that the far side ended."""
         if end in self._ends:
             # Streams go before the connection that takes them along.
@@ -220,7 +220,7 @@ class SliceLink:
             lost = self._visit is None
             self._on_cut("its connection broke" if lost else "rpc-server closed its stream")
 
-    async def _stream(self, visit: Visit, token: str, end: _Near) -> None:
+    async def _stream(self, visit: Visit, token: str, end: Near) -> None:
         try:
             await visit.stream(token, end)
         except SliceError as error:
@@ -255,10 +255,12 @@ class SliceLink:
                 await asyncio.wait_for(self._broken.wait(), self._renew_every)
             try:
                 await self._renew()
-            except SliceError as error:
+            except Exception as error:
+                if not isinstance(error, SliceError):
+                    log.exception("worker.slice.keeper_failed", slice=self.endpoint)
                 self._token = None
                 self._cut()
-                self._on_lost(str(error))
+                self._on_lost(str(error) or type(error).__name__)
                 return
 
     async def _renew(self) -> None:
@@ -299,51 +301,6 @@ class SliceLink:
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-
-
-class _Near(End):
-    """The end of a stream at the loopback port."""
-
-    def __init__(self, link: SliceLink) -> None:
-        super().__init__()
-        self._link = link
-        self._cut = False
-
-    def data_received(self, data: bytes, datatype: int | None = None) -> None:
-        """See `End.data_received`."""
-        self._link.moved(answer=False)
-        super().data_received(data, datatype)
-
-    def _write(self, data: bytes) -> None:
-        self._link.moved(answer=True)
-        super()._write(data)
-
-    def close(self) -> None:
-        """See `End.close`."""
-        self._ended()
-        super().close()
-
-    def abort(self) -> None:
-        """See `End.abort`."""
-        self._ended()
-        super().abort()
-
-    def _write_eof(self) -> None:
-        # rpc-server never ends half a stream, and a process that is idle would not notice.
-        self._ended()
-        super()._write_eof()
-
-    def _ended(self) -> None:
-        if not self._eof and not self._cut:
-            self._cut = True
-            self._link.cut(self)
-
-    def connection_made(self, transport: Any) -> None:
-        """A process has connected."""
-        super().connection_made(transport)
-        self._link.admit(
-            self, transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-        )
 
 
 def _renewal(token: str, number: int) -> Renew:

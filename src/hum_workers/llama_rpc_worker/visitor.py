@@ -17,6 +17,7 @@ import structlog
 from hum_workers.errors import FrameError
 from hum_workers.llama_rpc_worker import ssh
 from hum_workers.llama_rpc_worker.lease import LeaseRefused
+from hum_workers.llama_rpc_worker.loopback import origin
 from hum_workers.llama_rpc_worker.questions import (
     MOST_BYTES,
     SUBSYSTEM,
@@ -42,7 +43,7 @@ class DoorLimits:
     strangers: int = 8
     """Connections that are being proven; one more, and the oldest of them has to go."""
     arrivals: float = 20.0
-    """New connections a second, for each host; `visitors` of them at once."""
+    """New connections a second, of each origin; `visitors` of them at once."""
     speak: float = 2.0
     """Seconds until a stranger's first line."""
     prove: float = 5.0
@@ -91,7 +92,8 @@ class Visitor(asyncssh.SSHServer):
         self.door = door
         self.hid: str | None = None
         """Who it is, once proven."""
-        self.host = "?"
+        self.origin = "?"
+        """See `loopback.origin`."""
         self.peer = "?"
         self.sessions = 0
         self.gone = asyncio.Event()
@@ -108,8 +110,12 @@ class Visitor(asyncssh.SSHServer):
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self._connection = conn
-        self.host, port = conn.get_extra_info("peername", ("?", 0))[:2]
-        self.peer = f"{self.host}:{port}"
+        peer, own = conn.get_extra_info("peername"), conn.get_extra_info("sockname")
+        if not peer or not own:
+            self.leave("it is gone again")
+            return
+        self.origin = origin(peer, own)
+        self.peer = f"{peer[0]}:{peer[1]}"
         if self.door.arrived(self):
             loop = asyncio.get_running_loop()
             self._speak = loop.call_later(self.door.limits.speak, self._must_have_spoken)
