@@ -108,7 +108,7 @@ class Door:
 
     def arrived(self, visitor: Visitor) -> bool:
         """Takes note of a new connection; says whether it may stay."""
-        if not self._knocks.admit(visitor.host):
+        if not self._knocks.admit(visitor.origin):
             return False
         strangers = [known for known in self.visitors if known.hid is None]
         self.visitors.append(visitor)
