@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hum_workers.errors import GgufError, UsageError
-from hum_workers.llama_rpc_worker.gguf import LIMIT, read
-from hum_workers.llama_rpc_worker.gguf_header import MOST_KEYS, MOST_STRINGS, parse
+from hum_workers.llama_rpc_worker.gguf import LIMIT, Headers, read
+from hum_workers.llama_rpc_worker.gguf_header import MOST_KEYS, MOST_STRINGS, MOST_TENSORS, parse
 from tests.llama_rpc_worker.gguf_files import BLOCKS, gguf, metadata, tensors, text, written
 
 K = 64 * 64 // 32 * 18
@@ -142,6 +142,33 @@ def said_of(path: Path) -> str:
     with pytest.raises(GgufError) as caught:
         read(path)
     return str(caught.value)
+
+
+@pytest.mark.parametrize("changed", [0, 1, 2])
+def test_headers_are_read_once_until_any_file_of_the_model_is_another(
+    tmp_path: Path, changed: int
+) -> None:
+    paths = split(tmp_path)
+    headers = Headers()
+    facts = headers.facts(paths[0])
+    assert headers.facts(paths[0]) is facts
+    new = tmp_path / "new"
+    new.write_bytes(paths[changed].read_bytes())
+    new.replace(paths[changed])
+    again = headers.facts(paths[0])
+    assert again == facts
+    assert again is not facts
+    paths[changed].unlink()
+    said(paths[0])
+    with pytest.raises(GgufError):
+        headers.facts(paths[0])
+
+
+def test_more_tensors_than_any_model_has_are_refused_before_they_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "huge.gguf"
+    path.write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, MOST_TENSORS + 1, 0))
+    os.truncate(path, 1 << 40)
+    assert "too many for any model" in said(path)
 
 
 def test_what_is_no_file_is_told(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from hum_workers.errors import GgufError
@@ -26,35 +27,66 @@ MOST_FILES = 1000
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 
+Stamp = tuple[int, ...]
+"""What is another one as soon as a file is."""
+
+
+class Headers:
+    """The headers of the model that was asked for last: read once, and again when it is another."""
+
+    def __init__(self) -> None:
+        self._stamps: Sequence[Stamp] = ()
+        self._facts: ModelFacts | None = None
+
+    def facts(self, path: Path) -> ModelFacts:
+        """Returns what `read` does.
+
+        Raises:
+            GgufError: see `read`.
+        """
+        facts = self._facts
+        if facts is None or facts.path != str(path) or _stamps(facts.files) != self._stamps:
+            facts, self._stamps = _read(path)
+            self._facts = facts
+        return facts
+
+
 def read(path: Path) -> ModelFacts:
     """Returns what the headers of a model's files say.
 
     Raises:
         GgufError: a file is not there, cut off, damaged or no language model in GGUF.
     """
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[ModelFacts, list[Stamp]]:
     digest = hashlib.sha256()
     files = [str(path)]
-    headers = [_header(path, digest)]
-    for part in _others(path, headers[0]):
+    header, stamp = _header(path, digest)
+    headers, stamps = [header], [stamp]
+    for part in _others(path, header):
         files.append(str(part))
-        headers.append(_header(part, digest))
-        _check_part(part, headers[-1], len(headers) - 1, headers[0])
+        header, stamp = _header(part, digest)
+        headers.append(header)
+        stamps.append(stamp)
+        _check_part(part, header, len(headers) - 1, headers[0])
     try:
-        return gguf_model.model(headers, files, digest.hexdigest()[:16])
+        return gguf_model.model(headers, files, digest.hexdigest()[:16]), stamps
     except Malformed as error:
         raise GgufError(str(path), advised(error)) from error
 
 
-def _header(path: Path, digest: hashlib._Hash) -> Header:
+def _header(path: Path, digest: hashlib._Hash) -> tuple[Header, Stamp]:
     try:
         with open_plain(path) as file:
-            size = os.fstat(file.fileno()).st_size
+            at = os.fstat(file.fileno())
             data = file.read(FIRST)
             try:
-                header = parse(data, size)
+                header = parse(data, at.st_size)
             except Short:
                 data += file.read(LIMIT - FIRST)
-                header = parse(data, size)
+                header = parse(data, at.st_size)
     except OSError as error:
         raise GgufError(str(path), f"can't be read: {error.strerror}") from error
     except Malformed as error:
@@ -62,7 +94,18 @@ def _header(path: Path, digest: hashlib._Hash) -> Header:
     except Short as error:
         raise GgufError(str(path), f"has a header of more than {LIMIT:,} bytes") from error
     digest.update(memoryview(data)[: header.end])
-    return header
+    return header, _stamp(at)
+
+
+def _stamp(at: os.stat_result) -> Stamp:
+    return at.st_dev, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns
+
+
+def _stamps(files: Sequence[str]) -> Sequence[Stamp]:
+    try:
+        return [_stamp(os.stat(file)) for file in files]
+    except OSError:
+        return ()
 
 
 def advised(error: Malformed) -> str:

@@ -15,7 +15,8 @@ from math import prod
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 MOST_KEYS = 65_536
-MOST_TENSORS = 262_144
+MOST_TENSORS = 65_536
+"""Of one file; the largest models known have some thousand."""
 MOST_STRINGS = 4_000_000
 """Strings in all arrays of a header; 256k tokens with their merges are 0.8 million."""
 MOST_KEPT = 4096

@@ -16,7 +16,7 @@ from hum_workers.llama_rpc_worker import command, failure
 from hum_workers.llama_rpc_worker.binaries import Binaries, find
 from hum_workers.llama_rpc_worker.egg import LlamaEgg
 from hum_workers.llama_rpc_worker.facts import Build
-from hum_workers.llama_rpc_worker.gguf import read
+from hum_workers.llama_rpc_worker.gguf import Headers
 from hum_workers.llama_rpc_worker.gpus import given
 from hum_workers.llama_rpc_worker.model_match import mismatches
 from hum_workers.program import places
@@ -39,6 +39,7 @@ class LlamaRaiser:
         """Tokens of a prompt in one step; None: as this host's own devices make it best."""
         self.explain: Callable[[str], str] = lambda line: line
         """Puts names to the endpoints in a line of llama-server's."""
+        self.headers = Headers()
         self._private = private
         self._log_file = log_file
         self._inherited = inherited
@@ -110,7 +111,7 @@ class LlamaRaiser:
 
     def _check_model(self) -> None:
         assert self.egg.model.path is not None
-        for mismatch in mismatches(self.egg, read(self.egg.model.path)):
+        for mismatch in mismatches(self.egg, self.headers.facts(self.egg.model.path)):
             raise EngineError(mismatch)
 
     def diagnose(self, lines: Sequence[str]) -> Diagnosis:

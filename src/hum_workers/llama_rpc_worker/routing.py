@@ -11,7 +11,6 @@ from hum_workers.errors import EngineError
 from hum_workers.llama_rpc_worker import command
 from hum_workers.llama_rpc_worker.facts import Build, ModelFacts
 from hum_workers.llama_rpc_worker.gathering import Gathering
-from hum_workers.llama_rpc_worker.gguf import read
 from hum_workers.llama_rpc_worker.raiser import LlamaRaiser
 from hum_workers.llama_rpc_worker.route import Route, RouteWant, plan
 
@@ -28,7 +27,6 @@ class Routing:
         self._raiser = raiser
         self._hid = hid
         self._model: ModelFacts | None = None
-        self._seen: tuple[object, ...] = ()
         self._own: Build | None = None
         self._batch = command.CPU_BATCH
 
@@ -44,12 +42,10 @@ class Routing:
         path = self._egg.model.path
         assert path is not None
         try:
-            at = path.stat()
+            path.stat()
         except OSError as error:
             raise EngineError(f"[model] path: {path} can't be read: {error.strerror}") from error
-        seen = path, at.st_ino, at.st_size, at.st_mtime_ns
-        if seen != self._seen:
-            self._model, self._seen = await asyncio.to_thread(read, path), seen
+        self._model = await asyncio.to_thread(self._raiser.headers.facts, path)
 
     def plan(self) -> Route:
         """Returns the route over what the gathering sees now, once `refresh` has been.
