@@ -1,7 +1,8 @@
 """Every error of this package, as one tree. A message is one sentence: what, where, what to do.
 
 HumError
-├── UsageError          the command line, the egg or the identity is wrong (exit 2)
+├── UsageError          the command line, the egg or the identity is wrong (exit 2; met by a cell's
+│   │                   start, as of a damaged model, it is one of the engine: exit 3)
 │   ├── EggError        one or more mistakes in egg files, all of them at once
 │   ├── IdentityError   the key file is unusable or another bee holds it
 │   └── GgufError       a model's file is not there, damaged or no model
