@@ -8,11 +8,12 @@ import socket
 import struct
 from unittest.mock import patch
 
+import msgspec
 import pytest
 
 from hum_workers.errors import SliceError, SliceProblem
 from hum_workers.llama_rpc_worker import ssh
-from hum_workers.llama_rpc_worker.facts import SliceState
+from hum_workers.llama_rpc_worker.facts import SliceFacts, SliceState
 from hum_workers.thrum.identity import hid_of
 from tests.llama_rpc_worker.doors import (
     ANN,
@@ -52,6 +53,29 @@ async def test_a_slice_says_what_it_is_and_how_far() -> None:
         assert await link.describe() == desk.facts() == link.facts
         assert link.hid == hid_of(SLICE)
         assert 0 < link.round_trip < WAIT
+
+
+async def test_an_answer_that_can_not_be_read_is_told_and_the_next_one_is_a_new_chance() -> None:
+    class Liar(Desk):
+        lies = True
+
+        def facts(self) -> SliceFacts:
+            facts = super().facts()
+            return msgspec.structs.replace(facts, memory=-1) if self.lies else facts
+
+    desk = Liar()
+    async with opened(desk) as door, linked(door.port) as link:
+        with pytest.raises(SliceError, match="can't be understood: .*memory.*; install the same"):
+            await link.describe()
+        desk.lies = False
+        async with asyncio.timeout(WAIT):
+            while True:
+                try:
+                    await link.connect()
+                    assert await link.describe() == desk.facts()
+                    break
+                except SliceError:  # the old connection is not gone yet
+                    await asyncio.sleep(0)
 
 
 async def test_a_lease_is_kept_while_it_is_held_and_given_back() -> None:

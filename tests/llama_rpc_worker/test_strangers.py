@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from unittest.mock import patch
 
 import asyncssh
 import pytest
@@ -173,6 +174,20 @@ async def test_a_storm_of_strangers_is_turned_away_before_it_costs_anything() ->
             reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
             assert await ended(reader) == b""
             writer.close()
+            with pytest.raises(SliceError, match="busy with strangers, and is asked again"):
+                await a_link(door.port).connect()
+
+
+async def test_a_storm_of_one_user_keeps_no_other_out() -> None:
+    async with opened(Desk(), arrivals=0.001, visitors=2, strangers=2) as door:
+        with patch("hum_workers.llama_rpc_worker.visitor.origin", return_value="uid 65534"):
+            async with stranger(door.port), stranger(door.port):
+                reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+                assert await ended(reader) == b""
+                writer.close()
+                with patch("hum_workers.llama_rpc_worker.visitor.origin", return_value="uid 0"):
+                    async with linked(door.port) as link:
+                        assert await link.describe()
 
 
 async def test_more_proven_visitors_than_there_is_room_for_are_turned_away() -> None:

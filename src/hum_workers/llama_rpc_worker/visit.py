@@ -257,8 +257,8 @@ class _Guest(asyncssh.SSHClient):
         at, version = self._endpoint, self.version
         if not version:
             return (
-                f"what listens at {at} says nothing: it is no slice's door, or one that is busy "
-                "with strangers and is asked again; mend the endpoint, or look at the slice's log"
+                f"what listens at {at} does not name itself: a slice's door that is busy with "
+                "strangers, and is asked again, or it is no slice's door; then mend the endpoint"
             )
         if version.startswith(VERSION.rstrip("0123456789")):
             return (
