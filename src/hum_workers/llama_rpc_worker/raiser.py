@@ -128,15 +128,15 @@ def free_port(host: str) -> int:
         EngineError: nobody here can listen there.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        try:
+    try:
+        with socket.socket(family) as probe:
             probe.bind((host, 0))
-        except OSError as error:
-            text = f"[rpc] listen: rpc-server can't listen at {host}: {error.strerror}"
-            if error.errno == errno.EADDRNOTAVAIL:  # at boot it may come a moment later
-                raise NotYet(f"{text}; it waits for that address") from error
-            raise EngineError(f"{text}; name another") from error
-        port: int = probe.getsockname()[1]
+            port: int = probe.getsockname()[1]
+    except OSError as error:
+        text = f"[rpc] listen: rpc-server can't listen at {host}: {error.strerror}"
+        if error.errno == errno.EADDRNOTAVAIL:  # at boot it may come a moment later
+            raise NotYet(f"{text}; it waits for that address") from error
+        raise EngineError(f"{text}; name another") from error
     return port
 
 
