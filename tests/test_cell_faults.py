@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hum_workers.cells.emerged import Fault
 from hum_workers.errors import StartFailed
 from hum_workers.figures.counts import Death
 from hum_workers.frames import Mmm
@@ -17,7 +18,7 @@ async def test_an_end_for_the_fault_of_others_is_a_death_that_says_so(short_dir:
     async with cell(short_dir, spec(short_dir)) as it:
         await it.ready()
         turn = await stream(it)
-        emerged = await it.silence(0, "slice b was lost", Death.SLICE)
+        emerged = await it.silence(0, "slice b was lost", Fault(Death.SLICE))
         assert (emerged.asked, emerged.death, emerged.by) == (False, Death.SLICE, "us")
         assert emerged.reason == "slice b was lost"
         [(kind, data)] = turn.endings
@@ -30,7 +31,7 @@ async def test_a_start_that_ends_for_the_fault_of_others_has_failed_for_it(
     short_dir: Path,
 ) -> None:
     async with cell(short_dir, spec(short_dir, {"hang_at": "load"})) as it:
-        await it.silence(0, "slice b was lost", Death.SLICE)
+        await it.silence(0, "slice b was lost", Fault(Death.SLICE))
         with pytest.raises(StartFailed, match="slice b was lost") as caught:
             await it.ready()
         assert caught.value.kind == Death.SLICE

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hum_workers.cells.blame import AT_ONCE, RULES, START_TRIES, Again, again
-from hum_workers.cells.emerged import Emerged, verdict
+from hum_workers.cells.emerged import Emerged, Fault, verdict
 from hum_workers.figures.counts import Death
 from hum_workers.vllm_worker.failure import diagnosis
 
@@ -117,8 +117,13 @@ def test_a_worker_that_its_engine_ends_after_an_error_is_not_the_cause() -> None
 
 
 def test_whether_an_engine_or_its_bee_noticed_a_lost_slice_first_is_all_the_same() -> None:
-    told = dead(was_ready=False, signal=6, sentence=(Death.SLICE, "slice b was lost"))
+    told = dead(was_ready=False, signal=6, sentence=(Fault(Death.SLICE), "slice b was lost"))
     assert (told.death, told.by, told.reason) == (Death.SLICE, "us", "slice b was lost")
+    mild = dead(
+        was_ready=False, signal=6, sentence=(Fault(Death.SLICE, mild=True), "b was stopped")
+    )
+    assert mild.death == Death.SLICE
+    assert "log" not in mild.advice
     assert told.signal == 6
 
 

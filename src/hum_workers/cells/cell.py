@@ -24,11 +24,11 @@ from hum_workers.cells import cell_log, leash, tender_process
 from hum_workers.cells import folder as cell_folder
 from hum_workers.cells.blame import Diagnose
 from hum_workers.cells.custody import Vacate
-from hum_workers.cells.emerged import Emerged, verdict
+from hum_workers.cells.emerged import Emerged, Fault, verdict
 from hum_workers.cells.states import CellState, moved
 from hum_workers.cells.view import cell_view
 from hum_workers.errors import ErrorCode, StartFailed
-from hum_workers.figures.counts import CellView, Death
+from hum_workers.figures.counts import CellView
 from hum_workers.frames import Frame, Mmm
 from hum_workers.lifecycle import Vitals
 from hum_workers.link import FrameLink
@@ -87,7 +87,7 @@ class Cell:
         self._killed = False
         self._leash = leash.Leash(self._lose)
         self._lost = ""
-        self._sentence: tuple[Death, str] | None = None
+        self._sentence: tuple[Fault, str] | None = None
 
     def __repr__(self) -> str:
         return f"<Cell {self.cell_id} {self.state} turns={len(self._sinks)}>"
@@ -172,10 +172,10 @@ class Cell:
         if turn in self._sinks and self._link is not None:
             self._link.send(Frame.CANCEL, turn)
 
-    async def silence(self, grace: float, reason: str, fault: Death | None = None) -> Emerged:
+    async def silence(self, grace: float, reason: str, fault: Fault | None = None) -> Emerged:
         """Ends the engine, by force after `grace` seconds, and returns how it ended. Idempotent.
 
-        `fault`: not because that was asked for; its death is of this class then.
+        `fault`: not because that was asked for.
         """
         if fault is not None and self._sentence is None:
             self._sentence = fault, reason

@@ -51,15 +51,16 @@ def cancel_unconfirmed(cell: str, turn: int, seconds: float) -> None:
 
 def emerged(cell: str, record: Emerged) -> None:
     """It is dead."""
-    report = log.info if record.asked else log.error
+    report = log.info if record.asked else log.warning if record.mild else log.error
     report("worker.cell.emerged", cell=cell, **record.facts())
 
 
-def start_failed(egg: str, error: Exception, again: str) -> None:
-    """A start failed and is tried again."""
+def start_failed(egg: str, error: Exception, again: str, *, mild: bool = False) -> None:
+    """A start failed and is tried again; `mild`: by no fault."""
     told = isinstance(error, StartFailed) and error.kind
     more = {} if told else {"reason": str(error)}
-    log.error("worker.cell.start_failed", egg=egg, again=again, **more)
+    report = log.warning if mild else log.error
+    report("worker.cell.start_failed", egg=egg, again=again, **more)
 
 
 def withdrawn(egg: str, models: Sequence[str], reason: str) -> None:

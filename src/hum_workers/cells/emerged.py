@@ -22,6 +22,18 @@ OUR_WORD = {
 }
 """What the causes mean for which it was us who ended the engine."""
 
+AGAIN = "another is raised when that is back"
+"""The advice where nothing has failed."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a cell is ended that did nothing wrong. `death` is what its end counts as."""
+
+    death: Death
+    mild: bool = False
+    """What it needs was stopped elsewhere, as somebody there asked: nothing has failed."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Emerged:
@@ -50,6 +62,8 @@ class Emerged:
     """A worker's own advice, as its spec brings it."""
     devices: tuple[str, ...] = ()
     """What became of each of its devices."""
+    mild: bool = False
+    """See `Fault`."""
     by: str = "itself"
     """Who ended it: `us`, `itself`, or the name of a signal."""
 
@@ -61,6 +75,8 @@ class Emerged:
     @property
     def advice(self) -> str:
         """The next step of an operator; empty when it was asked for."""
+        if self.mild:
+            return AGAIN
         return advice(self.death, self.words, said=self.said)
 
     def facts(self) -> dict[str, Any]:
@@ -113,7 +129,7 @@ def verdict(
     was_ready: bool,
     diagnose: Diagnose,
     lost: str = "",
-    sentence: tuple[Death, str] | None = None,
+    sentence: tuple[Fault, str] | None = None,
     hint: str = "",
 ) -> Emerged:
     """Returns how a cell ended, from its tender's last frame; None: it left without one.
@@ -123,7 +139,7 @@ def verdict(
     which fault of others we ended it, `hint` what a silent engine waits for.
     """
     if sentence is not None:
-        death, reason = sentence
+        fault, reason = sentence
         # Whether the engine noticed first and aborted is chance.
         found = verdict(
             gone,
@@ -134,7 +150,9 @@ def verdict(
             was_ready=was_ready,
             diagnose=diagnose,
         )
-        return replace(found, asked=False, death=death, reason=reason, by="us")
+        return replace(
+            found, asked=False, death=fault.death, reason=reason, mild=fault.mild, by="us"
+        )
     if gone is None:
         ended = f"signal {-tender_status}" if tender_status < 0 else f"exit code {tender_status}"
         preposition = "by" if tender_status < 0 else "with"

@@ -129,7 +129,7 @@ class LlamaAnnex:
         home = self._home
 
         def opened(door: Door) -> None:
-            desk.end_streams = door.end_streams
+            desk.end_streams, desk.take_leave = door.end_streams, door.take_leave
             trust = door.trust
             log.info("worker.slice.door", host=egg.rpc.listen[0], port=door.port, trust=str(trust))
             self._home.changed()

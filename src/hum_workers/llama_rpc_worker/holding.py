@@ -10,6 +10,7 @@ from hum_workers.errors import HumError, SliceError
 from hum_workers.llama_rpc_worker.facts import Offer, SliceState
 from hum_workers.llama_rpc_worker.failure import SLICE_FAILED
 from hum_workers.llama_rpc_worker.gathering import Gathering
+from hum_workers.llama_rpc_worker.questions import STOPPED
 from hum_workers.llama_rpc_worker.route import Route
 from hum_workers.llama_rpc_worker.slice_link import SliceLink
 
@@ -23,6 +24,8 @@ class Holding:
 
     def __init__(self, route: Route, links: Sequence[SliceLink]) -> None:
         self.lost: str | None = None
+        self.orderly = False
+        """The slice that was lost was stopped, as somebody there has asked."""
         self.endpoints: list[str] = []
         """Where llama-server finds them, in the order of the route: `host:port`."""
         self._offers = [share.offer for share in route.shares]
@@ -95,6 +98,7 @@ class Holding:
     def _lose(self, endpoint: str, reason: str, on_lost: Callable[[str], None]) -> None:
         for offer in self._offers:
             if offer.endpoint == endpoint and self.lost is None:
+                self.orderly = reason == STOPPED
                 self.lost = f"{named(offer)} was lost: {reason}"
                 on_lost(self.lost)
 

@@ -17,6 +17,9 @@ from hum_workers.llama_rpc_worker.lease import LeaseRefused
 VERSION = "hum_slice_1"
 """What both sides name themselves in their greeting; another one is refused by that name."""
 SUBSYSTEM = "hum-slice"
+STOPPED = "the slice was stopped"
+"""A door's last word to who holds the slice, as a message beside the questions: whoever hears it
+before the streams break knows that nothing has failed."""
 MOST_BYTES = 64 * 1024
 """Of one line."""
 

@@ -17,6 +17,7 @@ from dataclasses import replace
 from hum_workers.cells import cell_log
 from hum_workers.cells.blame import AT_ONCE, Again
 from hum_workers.cells.cell import Cell
+from hum_workers.cells.emerged import Fault
 from hum_workers.cells.lasting import LastingNest
 from hum_workers.cells.plan import NestPlan, backoff
 from hum_workers.cells.room import Room
@@ -165,7 +166,8 @@ class RouteNest(LastingNest):
     def _start_failed(self, error: Exception) -> Again:
         if isinstance(error, StartFailed) and error.kind == Death.SLICE:
             # No failure of this egg's: it never counts towards giving up.
-            cell_log.start_failed(self.name, error, "as soon as its route is whole")
+            mild = self._holding is not None and self._holding.orderly
+            cell_log.start_failed(self.name, error, "as soon as its route is whole", mild=mild)
             return Again.AT_ONCE
         return super()._start_failed(error)
 
@@ -300,7 +302,8 @@ class RouteNest(LastingNest):
         if cell is not None and not cell.emerged.done():
             silent = self._silent() if self._holding and self._holding.lost is None else ""
             told = f"{why}; {silent}" if silent and silent not in why else why
-            self._spawn(_silence(cell, told), "condemned")
+            mild = self._holding is not None and self._holding.orderly
+            self._spawn(cell.silence(0, told, Fault(Death.SLICE, mild)), "condemned")
 
     def _give_back_slices(self, holding: Holding) -> None:
         """Frees the slices as soon as the cell is dead; with it they would be recycled under it."""
@@ -318,7 +321,3 @@ class RouteNest(LastingNest):
             await asyncio.shield(cell.emerged)
         await holding.release()
         self._gathering.hurry()
-
-
-async def _silence(cell: Cell, why: str) -> None:
-    await cell.silence(0, why, Death.SLICE)

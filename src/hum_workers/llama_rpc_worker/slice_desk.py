@@ -41,6 +41,8 @@ class Desk:
         """Set by the nest: has the process replaced."""
         self.end_streams: Callable[[], None] = lambda: None
         """Set by who opens the door: ends what goes through it to rpc-server."""
+        self.take_leave: Callable[[], None] = lambda: None
+        """Set by who opens the door: says there that the slice is being stopped."""
         self.book = LeaseBook(layers=layers, fingerprint=fingerprint, ended=self._ended)
         self._hid = hid
         self._name = name

@@ -23,7 +23,7 @@ from hum_workers.llama_rpc_worker.facts import Layers, SliceFacts, SliceState
 from hum_workers.llama_rpc_worker.lease import LEASE_TIME
 from hum_workers.llama_rpc_worker.loopback import NOBODY, Address, peer_uid
 from hum_workers.llama_rpc_worker.near import Near
-from hum_workers.llama_rpc_worker.questions import Describe, Release, Renew, Take
+from hum_workers.llama_rpc_worker.questions import STOPPED, Describe, Release, Renew, Take
 from hum_workers.llama_rpc_worker.trust import Trust
 from hum_workers.llama_rpc_worker.visit import Visit
 
@@ -111,7 +111,7 @@ class SliceLink:
                 return
             self._broken.clear()
             self._visit = await Visit.arrive(
-                self._seed, self._address, self._hid, self._trust, self._break
+                self._seed, self._address, self._hid, self._trust, self._break, self._stopped
             )
 
     async def describe(self) -> SliceFacts:
@@ -244,6 +244,13 @@ class SliceLink:
         self._cut()
         self._broken.set()
 
+    def _stopped(self) -> None:
+        """The slice is being stopped: what breaks from now on is no fault."""
+        if self._token is not None:
+            self._token = None
+            self._cut()
+            self._on_lost(STOPPED)
+
     def _cut(self) -> None:
         for end in list(self._ends):
             end.abort()
@@ -253,6 +260,8 @@ class SliceLink:
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._broken.wait(), self._renew_every)
+            if self._token is None:
+                return
             try:
                 await self._renew()
             except Exception as error:

@@ -60,7 +60,8 @@ class SliceNest(LastingNest):
         self._keep()
 
     async def stop(self, grace: float, reason: str) -> None:
-        """See `Nest.stop`."""
+        """See `Nest.stop`; whoever leases the slice hears of it first."""
+        self.desk.take_leave()
         if self._clock is not None:
             self._clock.cancel()
         await super().stop(grace, reason)

@@ -16,14 +16,14 @@ import asyncssh
 from hum_workers.errors import FrameError, SliceError, SliceProblem
 from hum_workers.llama_rpc_worker import ssh
 from hum_workers.llama_rpc_worker.questions import (
+    STOPPED,
     SUBSYSTEM,
     VERSION,
     Answer,
-    Lines,
     Question,
-    answer_in,
     line_of,
 )
+from hum_workers.llama_rpc_worker.session import Session
 from hum_workers.llama_rpc_worker.stream import End
 from hum_workers.llama_rpc_worker.trust import Trust
 from hum_workers.thrum.identity import hid_of
@@ -36,8 +36,6 @@ ANSWER_TIME = 2.0
 """Seconds for an answer, where the asker does not say."""
 STREAM_TIME = 5.0
 """Seconds for a stream; longer than the door gives its own connection to rpc-server."""
-MOST_OPEN = 16
-"""Questions without an answer."""
 
 
 class Visit:
@@ -47,7 +45,7 @@ class Visit:
         self.endpoint = endpoint
         self._guest = guest
         self._connection = connection
-        self._session: _Session | None = None
+        self._session: Session | None = None
         self._last = 0
 
     @classmethod
@@ -58,8 +56,11 @@ class Visit:
         hid: str | None,
         trust: Trust,
         gone: Callable[[], None],
+        stopped: Callable[[], None] = lambda: None,
     ) -> Self:
-        """Connects, proves both sides and opens the session; `gone` is called when it is lost.
+        """Connects, proves both sides and opens the session.
+
+        `gone` is called when it is lost, `stopped` before that when the slice is being stopped.
 
         Raises:
             SliceError: one of them failed.
@@ -101,7 +102,7 @@ class Visit:
         if guest.lost or guest.version != VERSION:
             connection.abort()
             raise guest.explained(ConnectionError("connection lost"), hid_of(seed))
-        guest.gone = gone
+        guest.gone, guest.stopped = gone, stopped
         return visit
 
     @property
@@ -176,15 +177,15 @@ class Visit:
 
     async def leave(self) -> None:
         """Closes the connection."""
-        self._guest.gone = lambda: None
+        self._guest.gone = self._guest.stopped = lambda: None
         self._connection.abort()
         await self._connection.wait_closed()
 
     async def _open(self) -> None:
         _, session = await self._connection.create_session(
-            _Session, subsystem=SUBSYSTEM, encoding=None, request_pty=False
+            Session, subsystem=SUBSYSTEM, encoding=None, request_pty=False
         )
-        assert isinstance(session, _Session)
+        assert isinstance(session, Session)
         self._session = session
 
 
@@ -194,6 +195,7 @@ class _Guest(asyncssh.SSHClient):
     def __init__(self, endpoint: str, wanted: str | None, trust: Trust) -> None:
         self.hid: str | None = None
         self.gone: Callable[[], None] = lambda: None
+        self.stopped: Callable[[], None] = lambda: None
         self.lost = False
         self.more_time: Callable[[], None] = lambda: None
         self._endpoint = endpoint
@@ -208,6 +210,10 @@ class _Guest(asyncssh.SSHClient):
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
         self.gone()
+
+    def debug_msg_received(self, msg: str, lang: str, always_display: bool) -> None:
+        if msg == STOPPED:
+            self.stopped()
 
     def validate_host_public_key(
         self, host: str, addr: str, port: int, key: asyncssh.SSHKey
@@ -278,55 +284,6 @@ class _Guest(asyncssh.SSHClient):
             f"the door {at} is that of {found}, and not one of {self._trust}: "
             f'if it is the right one, say hid = "{found}" in its [[slices]]'
         )
-
-
-class _Session(asyncssh.SSHClientSession[bytes]):
-    """The session of questions: who waits for which answer."""
-
-    def __init__(self) -> None:
-        self._lines = Lines()
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
-        self._channel: asyncssh.SSHClientChannel[bytes] | None = None
-
-    async def ask(self, number: int, line: bytes) -> Answer:
-        """Sends a line and returns the answer of that number.
-
-        Raises:
-            ConnectionError: the session is over.
-            FrameError: what came can't be read, and ended it.
-        """
-        if self._channel is None or self._channel.is_closing() or len(self._waiting) >= MOST_OPEN:
-            raise ConnectionError("the session is over")
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = future
-        try:
-            self._channel.write(line)
-            return await future
-        finally:
-            del self._waiting[number]
-
-    def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
-        self._channel = chan
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._channel = None
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(ConnectionError("the session is over"))
-
-    def data_received(self, data: bytes, datatype: int | None) -> None:
-        try:
-            for line in self._lines.feed(data):
-                answer = answer_in(line)
-                future = self._waiting.get(answer.id)
-                if future is not None and not future.done():
-                    future.set_result(answer)
-        except FrameError as error:
-            for future in self._waiting.values():
-                if not future.done():
-                    future.set_exception(error)
-            if self._channel is not None:  # the session and all else: the next one is a new one
-                self._channel.get_connection().abort()
 
 
 class _Far(End, asyncssh.SSHTCPSession[bytes]):

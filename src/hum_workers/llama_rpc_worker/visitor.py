@@ -20,6 +20,7 @@ from hum_workers.llama_rpc_worker.lease import LeaseRefused
 from hum_workers.llama_rpc_worker.loopback import origin
 from hum_workers.llama_rpc_worker.questions import (
     MOST_BYTES,
+    STOPPED,
     SUBSYSTEM,
     VERSION,
     Lines,
@@ -205,6 +206,11 @@ class Visitor(asyncssh.SSHServer):
         """Cuts its streams to rpc-server."""
         for end in list(self._streams):
             end.abort()
+
+    def take_leave(self) -> None:
+        """Says that the slice is being stopped; the connection stays."""
+        if self._connection is not None and self.hid is not None:
+            self._connection.send_debug(STOPPED)
 
     def leave(self, why: str = "") -> None:
         """Ends the connection."""
