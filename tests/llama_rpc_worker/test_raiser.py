@@ -34,7 +34,7 @@ def test_each_cell_has_a_folder_and_a_key_of_its_own(tmp_path: Path) -> None:
     one, other = made.spec("small-1"), made.spec("small-2")
     assert one.private != other.private
     assert one.headers != other.headers
-    assert made.build().commit == "11434-1a2b3c4d"
+    assert made.binaries().build.commit == "11434-1a2b3c4d"
 
 
 def test_the_route_that_was_set_is_the_one_that_is_raised(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from hum_workers.llama_rpc_worker.facts import Build, Device, SliceState
 from hum_workers.llama_rpc_worker.lease import LEASE_TIME, LeaseRefused
-from hum_workers.llama_rpc_worker.slice_desk import Desk
+from hum_workers.llama_rpc_worker.slice_desk import NOT_STARTED, Desk, Terms
 
 HOLDER, OTHER = "wbee_" + "a" * 64, "wbee_" + "b" * 64
 BUILD = Build(commit="11434-abc", digest="0" * 16, protocol=(0, 0, 0))
@@ -24,11 +24,7 @@ class Stage:
         self.desk = Desk(
             hid="wbee_" + "c" * 64,
             name="slice",
-            build=lambda: BUILD,
-            memory=lambda devices: 1000 if devices else 0,
-            layers=None,
-            fingerprint=None,
-            direct=direct,
+            terms=Terms(memory=lambda devices: 1000 if devices else 0, direct=direct),
             changed=self._changed,
             now=lambda: self.now,
         )
@@ -42,6 +38,7 @@ class Stage:
         self.cut += 1
 
     def up(self) -> None:
+        self.desk.build = BUILD
         self.desk.starting()
         self.desk.ready("127.0.0.1:5000", READY)
 
@@ -50,6 +47,8 @@ def test_it_says_what_its_process_told() -> None:
     stage = Stage()
     assert stage.desk.facts().state is SliceState.STARTING
     assert stage.desk.facts().memory == 0
+    assert stage.desk.facts().build == NOT_STARTED
+    assert stage.desk.provides() == []
     stage.up()
     facts = stage.desk.facts()
     assert (facts.state, facts.memory, facts.build.protocol) == (SliceState.FREE, 1000, (7, 0, 0))
@@ -116,6 +115,48 @@ def test_who_comes_past_the_door_has_the_process_replaced() -> None:
         stage.desk.lease(HOLDER, (0, 10), "f" * 16, "life")
     stage.desk.starting()
     stage.desk.ready("127.0.0.1:5001", READY)
+    assert len(stage.recycled) == 1
+
+
+def test_a_client_that_the_holder_did_not_ask_for_ends_its_lease() -> None:
+    stage = Stage()
+    stage.up()
+    token = stage.desk.lease(HOLDER, (0, 10), "f" * 16, "life")
+    for _ in range(11):  # as llama-server looks at a slice before it stays
+        stage.desk.address(HOLDER, token)
+        stage.desk.accepted()
+    stage.desk.address(HOLDER, token)
+    assert stage.recycled == []
+    stage.desk.accepted()
+    stage.desk.accepted()
+    assert stage.recycled == ["its lease is over: somebody came past its door"]
+    assert stage.cut == 1
+    with pytest.raises(LeaseRefused, match="recycled, as somebody came past its door"):
+        stage.desk.renew(HOLDER, token)
+    stage.up()
+    stage.desk.lease(OTHER, (0, 10), "f" * 16, "life")
+    stage.desk.accepted()
+    assert len(stage.recycled) == 2, "between lease and load, too"
+
+
+def test_where_clients_may_pass_the_door_none_is_a_stranger_during_a_lease() -> None:
+    stage = Stage(direct=True)
+    stage.up()
     stage.desk.lease(HOLDER, (0, 10), "f" * 16, "life")
     stage.desk.accepted()
-    assert len(stage.recycled) == 1
+    assert stage.recycled == []
+
+
+def test_other_terms_are_for_leases_to_come() -> None:
+    stage = Stage()
+    stage.up()
+    token = stage.desk.lease(HOLDER, (0, 10), "f" * 16, "life")
+    stage.desk.adopt(Terms(memory=lambda devices: 7, layers=(0, 5), direct=True))
+    facts = stage.desk.facts()
+    assert (facts.memory, facts.layers, facts.direct) == (7, (0, 5), None)
+    stage.desk.renew(HOLDER, token)
+    stage.desk.release(HOLDER, token)
+    stage.up()
+    assert stage.desk.facts().direct == "127.0.0.1:5000"
+    with pytest.raises(LeaseRefused, match="binds it to layers 0:5"):
+        stage.desk.lease(HOLDER, (0, 10), "f" * 16, "life")

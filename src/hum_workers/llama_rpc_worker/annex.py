@@ -19,6 +19,7 @@ from hum_workers.llama_rpc_worker.doorway import Doorway
 from hum_workers.llama_rpc_worker.gathering import Gathering
 from hum_workers.llama_rpc_worker.raiser import LlamaRaiser
 from hum_workers.llama_rpc_worker.route_nest import RouteNest
+from hum_workers.llama_rpc_worker.router import RouteTerms
 from hum_workers.llama_rpc_worker.routing import Routing
 from hum_workers.llama_rpc_worker.slice_desk import Desk, Terms
 from hum_workers.llama_rpc_worker.slice_memory import usable
@@ -75,7 +76,7 @@ class LlamaAnnex:
         return nest
 
     def fixed(self, before: Sequence[LlamaEgg], now: Sequence[LlamaEgg]) -> Iterator[str]:
-        """See `Annex`: the bee's one slice, its door's address, and what kind of nest an egg has."""
+        """See `Annex`: which is the slice, where its door is, whether there are others'."""
         old = {egg.name: egg for egg in before}
         kept = [(old[egg.name], egg) for egg in now if egg.name in old]
         if _slices(before) != _slices(now):

@@ -112,6 +112,13 @@ class Door:
         if self._acceptor is not None:
             await self._acceptor.wait_closed()
 
+    def believe(self, trust: Trust) -> None:
+        """Lets in whom this trust knows from now on; others have to go."""
+        self.trust = trust
+        for visitor in list(self.visitors):
+            if visitor.hid is not None and not trust.knows(visitor.hid):
+                visitor.leave("its bee is no longer let in")
+
     def end_streams(self) -> None:
         """Cuts every stream to rpc-server: the lease that allowed them is over."""
         for visitor in self.visitors:

@@ -16,6 +16,7 @@ import structlog
 from hum_workers.cells.plan import backoff
 from hum_workers.errors import UsageError
 from hum_workers.llama_rpc_worker.door import Door
+from hum_workers.llama_rpc_worker.trust import Trust
 
 log = structlog.get_logger()
 
@@ -30,13 +31,15 @@ class Doorway:
 
     def __init__(
         self,
-        make: Callable[[], Awaitable[Door]],
+        make: Callable[[Trust], Awaitable[Door]],
         opened: Callable[[Door], None],
+        trust: Trust,
         pauses: Callable[[], Iterator[float]] = lambda: backoff(FIRST_PAUSE, LONGEST_PAUSE),
     ) -> None:
         """`make` listens and returns the door; `opened` is called with it, once."""
         self._make = make
         self._opened = opened
+        self._trust = trust
         self._pauses = pauses
         self._door: Door | None = None
         self._task: asyncio.Task[None] | None = None
@@ -46,6 +49,12 @@ class Doorway:
         """The port of the door; None while it is not open."""
         return None if self._door is None else self._door.port
 
+    def believe(self, trust: Trust) -> None:
+        """Lets in whom this trust knows from now on; others have to go."""
+        self._trust = trust
+        if self._door is not None:
+            self._door.believe(trust)
+
     async def open(self) -> None:
         """Opens the door, or begins to try again.
 
@@ -53,7 +62,7 @@ class Doorway:
             UsageError: it can't listen there, and never will.
         """
         try:
-            self._keep(await self._make())
+            self._keep(await self._make(self._trust))
         except UsageError as error:
             if not may_pass(error):
                 raise
@@ -78,7 +87,7 @@ class Doorway:
             say("worker.slice.door.waits", reason=reason, tries=tries, seconds=round(pause, 1))
             await asyncio.sleep(pause)
             try:
-                self._keep(await self._make())
+                self._keep(await self._make(self._trust))
             except UsageError as error:
                 reason = str(error)
             else:

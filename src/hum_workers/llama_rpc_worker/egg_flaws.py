@@ -98,7 +98,7 @@ def of_coordinator(egg: LlamaTables) -> Iterator[Flaw]:
     if (model.max_tokens or 0) > model.ctx:
         message = f"must be at most model.ctx, which is {model.ctx}"
         yield Flaw(("model", "max_tokens"), message, (("model", "ctx"),))
-    for key in sorted(egg.rpc.model_fields_set - {"listen"}):
+    for key in sorted(egg.rpc.model_fields_set - {"listen", "private_network"}):
         yield Flaw(("rpc", key), "is a slice's; remove it", (_ROLE,), at_key=True)
     yield from _slices(egg)
     if egg.split.policy == "declared" or egg.split.local is not None:

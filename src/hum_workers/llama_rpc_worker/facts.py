@@ -55,7 +55,7 @@ class SliceFacts(msgspec.Struct, frozen=True, kw_only=True):
     name: Text
     """The egg's name, for people."""
     build: Build
-    devices: Annotated[tuple[Device, ...], msgspec.Meta(max_length=256)]
+    devices: Annotated[tuple[Device, ...], msgspec.Meta(max_length=64)]
     memory: Whole
     """Bytes that a model may take here: the bee's own figure."""
     layers: Layers | None = None

@@ -34,7 +34,7 @@ class IdleCanary:
         patience: float = PATIENCE,
     ) -> None:
         self._condemn = condemn
-        self._period = period
+        self.period = period
         self._patience = patience
         self._timer: asyncio.TimerHandle | None = None
 
@@ -50,7 +50,7 @@ class IdleCanary:
                 "stream": True,
             }
         )
-        self._later(self._period, lambda: self._ask(cell, body, busy))
+        self._later(self.period, lambda: self._ask(cell, body, busy))
 
     def close(self) -> None:
         """Watches nothing any more."""
@@ -68,7 +68,7 @@ class IdleCanary:
         if not cell.is_ready:
             return
         if busy():
-            self._later(self._period, again)
+            self._later(self.period, again)
             return
 
         def heard(kind: Mmm, data: Any) -> None:
@@ -78,7 +78,7 @@ class IdleCanary:
             if kind == Mmm.ERROR and cell.is_ready:
                 self._condemn(f"a prompt of our own, while it was idle, failed: {data['message']}")
             else:
-                self._later(self._period, again)
+                self._later(self.period, again)
 
         def late() -> None:
             self._condemn(

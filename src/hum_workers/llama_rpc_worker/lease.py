@@ -74,6 +74,11 @@ class LeaseBook:
         self._ended = ended
         self._until = 0.0
 
+    def bind(self, layers: Layers | None, fingerprint: str | None) -> None:
+        """Binds leases to come to this; one that runs goes on."""
+        self._layers = layers
+        self._fingerprint = fingerprint
+
     @property
     def holder(self) -> str | None:
         """The hid that leases it."""

@@ -39,6 +39,8 @@ class LlamaRaiser:
         """Tokens of a prompt in one step; None: as this host's own devices make it best."""
         self.explain: Callable[[str], str] = lambda line: line
         """Puts names to the endpoints in a line of llama-server's."""
+        self.raised: Build | None = None
+        """Which llama.cpp the last spec was made for: what its folder holds now may be another."""
         self.headers = Headers()
         self._private = private
         self._log_file = log_file
@@ -54,14 +56,6 @@ class LlamaRaiser:
         env = command.environment(self.egg, self._inherited, home=home, cache=home)
         return find(self.egg.engine.bin, env)
 
-    def build(self) -> Build:
-        """Returns which llama.cpp it is; its protocol is not known before a slice runs.
-
-        Raises:
-            EngineError: there is none, or it can't be run.
-        """
-        return self.binaries().build
-
     def spec(self, cell_id: str, away: Mapping[str, str] = NONE_AWAY) -> CellSpec:
         """Returns the spec of the next cell, which gets none of the devices in `away`.
 
@@ -70,7 +64,9 @@ class LlamaRaiser:
             HumError: no engine, or one without RPC where slices are used.
         """
         binaries = self.binaries()
-        return given(self._spec(cell_id, binaries), binaries.devices, self.egg.rpc.devices, away)
+        spec = given(self._spec(cell_id, binaries), binaries.devices, self.egg.rpc.devices, away)
+        self.raised = binaries.build
+        return spec
 
     def _spec(self, cell_id: str, binaries: Binaries) -> CellSpec:
         egg = self.egg

@@ -48,6 +48,11 @@ def incomplete(egg: str, reasons: Sequence[str]) -> None:
         log.warning("worker.route.incomplete", egg=egg, reason=reason)
 
 
+def left_out(egg: str, reason: str) -> None:
+    """A slice is planned with no more, for a while."""
+    log.warning("worker.slice.left_out", egg=egg, reason=reason)
+
+
 def withdrawn(egg: str, models: Sequence[str], reasons: Sequence[str]) -> None:
     """humd hears that the models can't be had."""
     log.warning("worker.route.withdrawn", egg=egg, models=models, reason="; ".join(reasons))

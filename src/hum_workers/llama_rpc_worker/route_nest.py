@@ -9,33 +9,34 @@ joins never disturbs a cell that lives.
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from typing import cast
 
 from hum_workers.cells import cell_log
 from hum_workers.cells.blame import AT_ONCE, Again
 from hum_workers.cells.cell import Cell
 from hum_workers.cells.emerged import Fault
 from hum_workers.cells.lasting import LastingNest
-from hum_workers.cells.plan import NestPlan, backoff
+from hum_workers.cells.plan import NestPlan, Raiser, backoff
 from hum_workers.cells.room import Room
 from hum_workers.errors import HumError, StartFailed
 from hum_workers.figures.counts import Death, EggView
 from hum_workers.llama_rpc_worker import route_log
 from hum_workers.llama_rpc_worker.facts import SliceState
 from hum_workers.llama_rpc_worker.gathering import Gathering
-from hum_workers.llama_rpc_worker.holding import Holding, NotHeld, named
-from hum_workers.llama_rpc_worker.idle_canary import PERIOD, IdleCanary
+from hum_workers.llama_rpc_worker.holding import Holding, NotHeld
+from hum_workers.llama_rpc_worker.idle_canary import IdleCanary
+from hum_workers.llama_rpc_worker.last_route import LastRoute
 from hum_workers.llama_rpc_worker.layout import flags
+from hum_workers.llama_rpc_worker.left_out import GOOD_LIFE, LeftOut
 from hum_workers.llama_rpc_worker.patience import Patience
 from hum_workers.llama_rpc_worker.proof import Proof
 from hum_workers.llama_rpc_worker.route import Route, RouteError
-from hum_workers.llama_rpc_worker.router import RoutedRaiser, Router
+from hum_workers.llama_rpc_worker.router import RoutedRaiser, Router, RouteTerms
 
-HOLD_BACK = 30.0
-"""Seconds after a loss in which the same slices may come back before others are taken."""
 WITHDRAW = 3.0
 """Seconds without a route after which humd hears of it: a recycled slice is back in less."""
 NOT_HELD = 0.5, 10.0
@@ -57,8 +58,7 @@ class RouteNest(LastingNest):
         gathering: Gathering,
         router: Router,
         room: Room | None = None,
-        hold_back: float = HOLD_BACK,
-        canary: float = PERIOD,
+        terms: RouteTerms,
     ) -> None:
         super().__init__(plan, raiser, room=room)
         self.why_incomplete: tuple[str, ...] = ("no slice was asked yet",)
@@ -66,13 +66,10 @@ class RouteNest(LastingNest):
         self._routed = raiser
         self._gathering = gathering
         self._router = router
-        self._hold_back = hold_back
+        self.terms = terms
         self._holding: Holding | None = None
         self._proof: Proof | None = None
-        self._last: Mapping[str, str] = {}
-        """The slices of the last route that was raised, hid to name."""
-        self._ended_at = -math.inf
-        """When that route was given up."""
+        self._last = LastRoute()
         self._refusals = backoff(*NOT_HELD)
         self._losses = 0
         """Slices lost in a row, without a cell that was ready."""
@@ -83,7 +80,12 @@ class RouteNest(LastingNest):
         self._returns: set[asyncio.Task[object]] = set()
         self._readable = False
         """The router has read what it plans with."""
-        self._canary = IdleCanary(self._condemn, period=canary)
+        self._canary = IdleCanary(self._condemn, period=terms.canary)
+        self._left_out = LeftOut(self._loop.time, partial(route_log.left_out, self.name))
+        self._trial = False
+        """A slice of the route was left out: humd hears of the models when the cell is ready."""
+        self._ready_at: float | None = None
+        """Since when the cell of this route is ready."""
 
     @property
     def advertised(self) -> bool:
@@ -124,44 +126,73 @@ class RouteNest(LastingNest):
     async def _one_life(self) -> float | None:
         if self._returns:  # what the last life had
             await asyncio.wait(self._returns)
-        if self._last:
+        if self._last.slices:
             await self._gathering.fresh()
         if (error := await self._refreshed()) is not None:
             return 0 if self._start_failed(error) is Again.AT_ONCE else next(self._pauses)
         route = await self._covered()
         if route is None:
             return None
-        try:
-            holding = await Holding.take(route, self._gathering, self._slice_lost)
-        except NotHeld as error:
-            route_log.not_held(self.name, str(error))
-            self._gathering.hurry()
+        holding = await self._taken(route)
+        if holding is None:
             return next(self._refusals)
         self._refusals = backoff(*NOT_HELD)
-        self._holding = holding
-        self._last = {one.offer.facts.hid: named(one.offer) for one in route.shares}
         self._routed.explain = holding.explain
         self._proof = None
         if route.shares:  # else where everything is, llama-server may decide
             self._routed.route_flags = flags(route, holding.endpoints)
             self._proof = Proof(route, holding.endpoints)
+        before = self.cell
         try:
             pause = await super()._one_life()
         finally:
             self._give_back_slices(holding)
-            self._ended_at = self._loop.time()
-        if not self._was_lost(holding):
+            self._last.ended(self._loop.time())
+        lost = self._loss(holding, self.cell if self.cell is not before else None)
+        if self._ready_at is not None and self._loop.time() > self._ready_at + GOOD_LIFE:
+            self._left_out.proven(self._last.slices)
+        elif lost:
+            self._left_out.lost(holding.blamed(lost), lost, ready=self._ready_at is not None)
+        if lost is None:
             return pause
         self._losses += 1
         self._pauses = self._plan.pauses()  # those are for faults of its own
         return 0.0 if self._losses <= AT_ONCE else LOSSES_PAUSE
 
-    def _was_lost(self, holding: Holding) -> bool:
-        """Says whether a slice's end is why the cell has ended."""
-        emerged = self.cell.emerged if self.cell is not None else None
-        return holding.lost is not None or (
-            emerged is not None and emerged.done() and emerged.result().death is Death.SLICE
-        )
+    async def _taken(self, route: Route) -> Holding | None:
+        """Leases the slices of the route; None: they, or the egg, are no longer as planned."""
+        try:
+            holding = await Holding.take(
+                route, self._gathering, self._condemn, unencrypted=self.terms.unencrypted
+            )
+        except NotHeld as error:
+            route_log.not_held(self.name, str(error))
+            self._left_out.refused(error.refused, str(error), free=error.free)
+            self._gathering.hurry()
+            return None
+        if not self._readable:
+            await holding.release()
+            return None
+        self._holding, self._ready_at = holding, None
+        self._last.began(route)
+        self._left_out.held(self._last.slices)
+        return holding
+
+    def _replace(self, raiser: Callable[[int], Raiser], *, renew: bool) -> None:
+        super()._replace(raiser, renew=renew)
+        self._routed = cast(RoutedRaiser, self._raiser)
+        self._readable = False
+        self._last.other_egg = renew
+        self._stirred.set()
+        if self._plan.on_prompt:
+            self._spawn(self._refreshed(), "read")
+
+    def _loss(self, holding: Holding, cell: Cell | None) -> str | None:
+        """Returns why a slice's end was that of the cell; None: it was not."""
+        if holding.lost is None and cell is not None and cell.emerged.done():
+            emerged = cell.emerged.result()
+            return str(emerged) if emerged.death is Death.SLICE else None
+        return holding.lost
 
     def _start_failed(self, error: Exception) -> Again:
         if isinstance(error, StartFailed) and error.kind == Death.SLICE:
@@ -187,6 +218,8 @@ class RouteNest(LastingNest):
         patience = Patience()
         while True:
             self._stirred.clear()
+            if not self._readable:  # its egg has changed
+                await self._refreshed()
             route = self._look()
             if route is not None:
                 route_log.planned(self.name, route)
@@ -209,12 +242,14 @@ class RouteNest(LastingNest):
     def _why(self) -> str:
         return f"the route is not complete: {'; '.join(self.why_incomplete)}"
 
+    @property
+    def _held_back(self) -> bool:
+        return self._last.holds_back(self._loop.time(), self.terms.hold_back)
+
     def _expects(self) -> bool:
         """Says whether a slice will soon be there by itself."""
         soon = SliceState.STARTING, SliceState.RECYCLING
-        return self._loop.time() < self._ended_at + self._hold_back or any(
-            offer.facts.state in soon for offer in self._gathering.offers
-        )
+        return self._held_back or any(offer.facts.state in soon for offer in self._gathering.offers)
 
     def _look(self) -> Route | None:
         """Plans, and keeps the word on whether the route is complete."""
@@ -223,16 +258,18 @@ class RouteNest(LastingNest):
             return None
         if not (self._readable and self._gathering.asked):
             return None
+        offers, out = self._gathering.offers, self._left_out.now()
         try:
-            route = self._router.plan()
+            route = self._router.plan(out)
         except RouteError as error:
-            self._complete((*self._gone(), *error.problems))
+            gone = self._last.gone(offers, out)
+            self._complete((*gone, *self._left_out.reasons(), *error.problems))
             return None
-        if self._ended_at + self._hold_back > self._loop.time() and (away := self._away()):
-            # Whoever is quicker to be recycled must not take what the others have held.
-            seconds = f"{self._hold_back:g} s"
+        if self._held_back and (away := self._last.away(offers, out)):
+            seconds = f"{self.terms.hold_back:g} s"
             self._complete((f"{', '.join(away)} may come back within {seconds} of the loss",))
             return None
+        self._trial = any(self._left_out.on_trial(one.offer.facts.hid) for one in route.shares)
         self._complete(())
         return route
 
@@ -242,6 +279,8 @@ class RouteNest(LastingNest):
             route_log.incomplete(self.name, new)
         self.why_incomplete = why_not
         if not why_not:
+            if self._trial:
+                return
             if self._withdrawal is not None:
                 self._withdrawal.cancel()
                 self._withdrawal = None
@@ -249,12 +288,12 @@ class RouteNest(LastingNest):
                 self._open = True
                 self._plan.on_change()
         elif self.advertised and self._withdrawal is None:
-            self._withdrawal = self._loop.call_later(WITHDRAW, self._withdraw)
+            self._withdrawal = self._loop.call_later(WITHDRAW, self._withdraw, why_not)
 
-    def _withdraw(self) -> None:
+    def _withdraw(self, why: tuple[str, ...]) -> None:
         self._withdrawal = None
         self._open = False
-        route_log.withdrawn(self.name, self.models, self.why_incomplete)
+        route_log.withdrawn(self.name, self.models, self.why_incomplete or why)
         self._plan.on_change()
 
     def _became_ready(self) -> None:
@@ -263,17 +302,16 @@ class RouteNest(LastingNest):
             self._give_up(f"llama-server's own report is not the route: {'; '.join(differences)}")
             self.cell.kill()
             return
+        self._ready_at, self._trial = self._loop.time(), False
+        self._complete(())
         super()._became_ready()
         self._losses = 0
+        self._canary.period = self.terms.canary
         self._canary.watch(self.cell, self.model, lambda: self.busy)
 
     def _noticed(self, cell: Cell, notice: str) -> None:
         if cell is self.cell and self._proof is not None:
             self._proof.line(notice)
-
-    def _slice_lost(self, why: str) -> None:
-        """A slice of the route is gone; llama-server would find out with its next token."""
-        self._condemn(why)
 
     def _kept(self, cell: Cell) -> None:
         super()._kept(cell)
@@ -282,22 +320,8 @@ class RouteNest(LastingNest):
     def _silent(self) -> str:
         return self._holding.silent() if self._holding is not None else ""
 
-    def _away(self) -> list[str]:
-        """Returns the slices of the last route that can't be had now."""
-        offers = self._gathering.offers
-        here = {one.facts.hid for one in offers if one.facts.state is SliceState.FREE}
-        return [name for hid, name in self._last.items() if hid not in here]
-
-    def _gone(self) -> list[str]:
-        """Returns a line for each slice of the last route that no longer says anything."""
-        here = {one.facts.hid for one in self._gathering.offers}
-        return [
-            f"{name}, of the last route, does not answer: start its bee or mend the link"
-            for hid, name in self._last.items()
-            if hid not in here
-        ]
-
     def _condemn(self, why: str) -> None:
+        """Ends the cell; llama-server would find out with its next token."""
         cell = self.cell
         if cell is not None and not cell.emerged.done():
             silent = self._silent() if self._holding and self._holding.lost is None else ""
@@ -321,3 +345,4 @@ class RouteNest(LastingNest):
             await asyncio.shield(cell.emerged)
         await holding.release()
         self._gathering.hurry()
+

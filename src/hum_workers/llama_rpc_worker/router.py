@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from hum_workers.cells.blame import Diagnosis
 from hum_workers.cells.plan import Raiser
 from hum_workers.llama_rpc_worker.route import Route
 from hum_workers.spec import CellSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouteTerms:
+    """What the egg says of its route. Seconds."""
+
+    hold_back: float = 30.0
+    """After a loss, in which the same slices may come back before others are taken."""
+    canary: float = 60.0
+    """Without a prompt, before one of our own."""
+    unencrypted: bool = False
+    """llama-server may go to an rpc-server past its door."""
 
 
 class Router(Protocol):
@@ -21,8 +34,8 @@ class Router(Protocol):
             HumError: it can't be read, or the engine is not there.
         """
 
-    def plan(self) -> Route:
-        """Returns the route.
+    def plan(self, without: Collection[str] = ()) -> Route:
+        """Returns the route; the slices with these hids are not there.
 
         Raises:
             RouteError: not every layer has a holder, or one is not fit.

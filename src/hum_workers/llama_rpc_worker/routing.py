@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import psutil
@@ -47,8 +48,10 @@ class Routing:
             raise EngineError(f"[model] path: {path} can't be read: {error.strerror}") from error
         self._model = await asyncio.to_thread(self._raiser.headers.facts, path)
 
-    def plan(self) -> Route:
+    def plan(self, without: Collection[str] = ()) -> Route:
         """Returns the route over what the gathering sees now, once `refresh` has been.
+
+        Slices whose hids are in `without` are not there.
 
         Raises:
             RouteError: it is not complete; one line for each reason.
@@ -69,4 +72,5 @@ class Routing:
             own_hid=self._hid,
             local_memory=egg.limits.memory or psutil.virtual_memory().available,
         )
-        return plan(self._model, self._gathering.offers, want, self._gathering.absent)
+        offers = [one for one in self._gathering.offers if one.facts.hid not in without]
+        return plan(self._model, offers, want, self._gathering.absent)

@@ -7,6 +7,7 @@ new client could read what the last one left in its memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -15,6 +16,22 @@ from hum_workers.llama_rpc_worker.facts import Build, Device, Layers, SliceFacts
 from hum_workers.llama_rpc_worker.lease import Lease, LeaseBook, LeaseRefused
 
 log = structlog.get_logger()
+
+NOT_STARTED = Build(commit="unknown", digest="", protocol=(0, 0, 0))
+"""Before its first process."""
+STRANGER = "somebody came past its door"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What its egg lends, and to what it binds a lease."""
+
+    memory: Callable[[tuple[Device, ...]], int]
+    """Gives the bytes that a model may take on these devices."""
+    layers: Layers | None = None
+    fingerprint: str | None = None
+    direct: bool = False
+    """Whether the place of rpc-server is told."""
 
 
 class Desk:
@@ -28,34 +45,34 @@ class Desk:
         *,
         hid: str,
         name: str,
-        build: Callable[[], Build],
-        memory: Callable[[tuple[Device, ...]], int],
-        layers: Layers | None,
-        fingerprint: str | None,
-        direct: bool,
+        terms: Terms,
         changed: Callable[[], None],
         now: Callable[[], float],
     ) -> None:
-        """`memory` gives the bytes that a model may take on these devices."""
+        self.build: Build | None = None
+        """Set by the nest: which llama.cpp the process is of, whatever lies on the disk by now."""
         self.recycle: Callable[[str], None] = lambda reason: None
         """Set by the nest: has the process replaced."""
         self.end_streams: Callable[[], None] = lambda: None
         """Set by who opens the door: ends what goes through it to rpc-server."""
         self.take_leave: Callable[[], None] = lambda: None
         """Set by who opens the door: says there that the slice is being stopped."""
-        self.book = LeaseBook(layers=layers, fingerprint=fingerprint, ended=self._ended)
+        self.book = LeaseBook(layers=terms.layers, fingerprint=terms.fingerprint, ended=self._ended)
         self._hid = hid
         self._name = name
-        self._build = build
-        self._memory = memory
-        self._bound = layers, fingerprint
-        self._direct = direct
+        self._terms = terms
         self._changed = changed
         self._now = now
         self._place: str | None = None
         """`host:port` of rpc-server while it answers."""
         self._devices: tuple[Device, ...] = ()
         self._protocol: tuple[int, int, int] | None = None
+        self._direct = False
+        """Its process may have clients that did not come by the door."""
+        self._let_in = 0
+        """Clients that the lease's holder was given the address for."""
+        self._came = 0
+        """Clients that rpc-server has had in this lease."""
 
     def __str__(self) -> str:
         """What it does now, in a few words."""
@@ -66,10 +83,15 @@ class Desk:
 
     def provides(self) -> list[str]:
         """Returns what the hello says of it."""
-        said = [f"build:{self._build().commit}"]
+        said = [f"build:{self.build.commit}"] if self.build is not None else []
         if (lease := self.book.lease) is not None:
             said += [f"layers:{_span(lease.layers)}", f"gguf:{lease.fingerprint}"]
         return said
+
+    def adopt(self, terms: Terms) -> None:
+        """Takes other terms; a lease that runs keeps what it has."""
+        self._terms = terms
+        self.book.bind(terms.layers, terms.fingerprint)
 
     def starting(self) -> None:
         """Its process is started, again or for the first time."""
@@ -79,7 +101,7 @@ class Desk:
 
     def ready(self, place: str, facts: Mapping[str, Any]) -> None:
         """Its process answers at `place`; `facts` are those of its cell."""
-        self._place = place
+        self._place, self._direct = place, self._terms.direct
         self._devices = tuple(Device(name=n, free=f, total=t) for n, f, t in facts["devices"])
         major, minor, patch = facts["protocol"]
         self._protocol = int(major), int(minor), int(patch)
@@ -98,13 +120,19 @@ class Desk:
             self._changed()
 
     def accepted(self) -> None:
-        """rpc-server has a client."""
-        if self.book.state is SliceState.FREE and self._place is not None:
-            # It answers nobody else for as long as that one stays, and knows no password.
+        """rpc-server has a client. It answers nobody else meanwhile, and knows no password."""
+        if self._place is None:
+            return
+        if self.book.state is SliceState.FREE:
             log.warning("worker.slice.stranger", egg=self._name)
             self.book.starting()
             self._place = None
-            self.recycle("somebody came past its door")
+            self.recycle(STRANGER)
+        elif self.book.lease is not None and not self._direct:
+            self._came += 1
+            if self._came > self._let_in:
+                log.warning("worker.slice.stranger", egg=self._name, holder=self.book.holder)
+                self.book.revoke(STRANGER)
 
     def look(self) -> None:
         """Ends a lease whose time is over."""
@@ -112,8 +140,7 @@ class Desk:
 
     def facts(self) -> SliceFacts:
         """See `questions.SliceDesk`."""
-        build = self._build()
-        layers, fingerprint = self._bound
+        build, terms = self.build or NOT_STARTED, self._terms
         return SliceFacts(
             hid=self._hid,
             name=self._name,
@@ -121,9 +148,9 @@ class Desk:
                 commit=build.commit, digest=build.digest, protocol=self._protocol or build.protocol
             ),
             devices=self._devices,
-            memory=self._memory(self._devices),
-            layers=layers,
-            fingerprint=fingerprint,
+            memory=terms.memory(self._devices),
+            layers=terms.layers,
+            fingerprint=terms.fingerprint,
             state=self.book.state,
             holder=self.book.holder,
             direct=self._place if self._direct else None,
@@ -132,6 +159,7 @@ class Desk:
     def lease(self, holder: str, layers: Layers, fingerprint: str, life: str) -> str:
         """See `questions.SliceDesk`."""
         lease = self.book.grant(holder, layers, fingerprint, self._now(), life)
+        self._let_in = self._came = 0
         log.info(
             "worker.slice.leased",
             egg=self._name,
@@ -155,6 +183,7 @@ class Desk:
         self.book.held(holder, token, self._now())
         if self._place is None:
             raise LeaseRefused("rpc-server is not there")
+        self._let_in += 1
         host, _, port = self._place.rpartition(":")
         return host, int(port)
 

@@ -6,7 +6,7 @@ last cell.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -38,6 +38,12 @@ class Annex(Protocol):
 
     def nest(self, egg: Any, plan: NestPlan, raiser: Raiser, room: Room | None) -> Nest | None:
         """Returns the nest of an egg that needs one of its own kind, else None."""
+
+    def fixed(self, before: Sequence[Any], now: Sequence[Any]) -> Iterator[str]:
+        """Yields the keys in which eggs differ and that only a restart of the bee can change."""
+
+    def adopt(self, egg: Any, nest: Nest, raiser: Raiser) -> None:
+        """Has the parts of a nest live by another egg; the nest itself adopts the raiser next."""
 
     def hello(self) -> Mapping[str, Any]:
         """Returns the fields that the hello has besides those of every worker."""

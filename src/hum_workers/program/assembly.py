@@ -6,7 +6,7 @@ import asyncio
 import os
 import resource
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,20 @@ class NestMaker:
         if self.spares is None:
             return LastingNest(self.plan(egg), raisers(0), room=self.room)
         return EphemeralNest(self.plan(egg), raisers, spares=self.spares)
+
+    def adopt(self, egg: Any, nest: Nest, *, renew: bool) -> None:
+        """Has a nest live by another egg of its name; see `Nest.adopt`."""
+        raisers = self.raisers(egg)
+        if self.annex is not None:
+            first = raisers(0)
+            self.annex.adopt(egg, nest, first)
+            others = raisers
+            raisers = lambda lane: others(lane) if lane else first  # noqa: E731
+        nest.adopt(self.plan(egg), raisers, renew=renew)
+
+    def fixed(self, before: Sequence[Any], now: Sequence[Any]) -> list[str]:
+        """Returns the keys of these eggs that only a restart of the bee can change."""
+        return [] if self.annex is None else list(self.annex.fixed(before, now))
 
     def raisers(self, egg: Any) -> Callable[[int], Raiser]:
         """Returns what makes the raiser of each of the cells that an egg has side by side."""

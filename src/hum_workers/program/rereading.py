@@ -61,10 +61,9 @@ class Rereader:
 
     def _apply(self, eggs: Sequence[Any]) -> None:
         found = changes(self._eggs, eggs)
-        if found.process:
-            keys = ", ".join(found.process)
-            reason = f"{keys} can change with a restart of the bee only; {KEPT}"
-            log.error("worker.eggs.refused", keys=found.process, reason=reason)
+        if keys := [*found.process, *self._maker.fixed(self._eggs, eggs)]:
+            reason = f"{', '.join(keys)} can change with a restart of the bee only; {KEPT}"
+            log.error("worker.eggs.refused", keys=keys, reason=reason)
             return
         for egg in eggs:
             for warning in egg.warnings:
@@ -86,7 +85,7 @@ class Rereader:
             return self._maker.nest(egg)
         if egg.name in found.cells or egg.name in found.others or nest.failure is not None:
             renew = egg.name in found.cells
-            nest.adopt(self._maker.plan(egg), self._maker.raisers(egg), renew=renew)
+            self._maker.adopt(egg, nest, renew=renew)
         return nest
 
     def _resize(self, eggs: Sequence[Any]) -> None:
