@@ -91,7 +91,12 @@ async def test_another_boot_or_another_start_time_is_another_process(
         assert alive(members(process))
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"host": 1}', "[]", '{"host":"x","cells":{"a":[[1]]}}'])
+DEEP = '{"x":' + "[" * 1500 + "]" * 1500 + "}"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"host": 1}', "[]", '{"host":"x","cells":{"a":[[1]]}}', DEEP]
+)
 async def test_a_file_that_is_none_stops_nothing(tmp_path: Path, text: str) -> None:
     file = tmp_path / "cells.json"
     file.write_text(text)

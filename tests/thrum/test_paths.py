@@ -97,7 +97,8 @@ def test_a_humd_of_another_user_is_alive(
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[]", "{}", '{"socket":"/x"}', '{"socket":"/x","pid":0}', '{"socket":"/x","pid":-1}',
-     '{"socket":7,"pid":1}', '{"socket":"","pid":1}', '{"socket":"/x","pid":99999999999999999999}'],
+     '{"socket":7,"pid":1}', '{"socket":"","pid":1}', '{"socket":"/x","pid":99999999999999999999}',
+     '{"socket":"/x","pid":1,"x":' + "[" * 1500 + "]" * 1500 + "}"],
 )  # fmt: skip
 def test_a_rendezvous_that_makes_no_sense_is_ignored(env: dict[str, str], text: str) -> None:
     announce(env, text)

@@ -35,7 +35,7 @@ def abandoned(folder: Path) -> bool | None:
     try:
         with (folder / FILE).open("rb") as file:
             claim = msgspec.json.decode(file.read(BYTES), type=_Claim)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     boot, space = here()
     if claim.boot != boot:

@@ -164,7 +164,7 @@ def _read(file: Path) -> dict[str, list[tuple[int, int]]]:
             page = msgspec.json.decode(stream.read(FILE_BYTES), type=_Page)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         log.warning("worker.ledger", file=str(file), reason=f"it can't be read: {error}")
         return {}
     return page.cells if page.host == _host() else {}

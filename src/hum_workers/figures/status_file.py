@@ -115,7 +115,7 @@ def read_all(state: Path, hive: str) -> list[BeeStatus]:
     for path in sorted(folder(state, hive).glob("bee.*.json")):
         try:
             found.append(msgspec.json.decode(read_plain(path, LARGEST), type=BeeStatus))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             # Just removed, or of another version: no bee that this program can show.
             continue
     return sorted(found, key=lambda bee: (bee.name or "", bee.hid))

@@ -143,7 +143,7 @@ class Hatching:
             cards = msgspec.json.decode(answer.body)["data"]
             models = [card["id"] for card in cards]
             longest = context_of(cards[0]) if cards else None
-        except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
             raise StartFailed(
                 f"the engine's list of models can't be read (status {answer.status}): {error}"
             ) from error

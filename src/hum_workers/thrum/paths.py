@@ -61,7 +61,7 @@ def _announced(rendezvous: Path, alive: Callable[[int], bool]) -> Path | None:
     """Returns the socket that a living humd wrote down, or None."""
     try:
         found = msgspec.json.decode(_small_file(rendezvous), type=_Rendezvous)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return Path(found.socket) if found.socket and alive(found.pid) else None
 
