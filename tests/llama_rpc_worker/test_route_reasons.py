@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hum_workers.llama_rpc_worker.facts import Absent, Layers, SliceState
+from hum_workers.llama_rpc_worker.facts import Absent, Build, Layers, SliceState
 from hum_workers.llama_rpc_worker.route import RouteError, plan
 from tests.llama_rpc_worker.routes import SMALL, offer, want
 
@@ -31,6 +31,14 @@ def test_layers_that_a_slice_would_hold_are_not_said_to_be_nobodys(
             plan(SMALL, [offer("a", state=state, layers=layers)], want(policy=policy))
         (line,) = caught.value.problems
         assert words in line
+
+
+def test_a_slice_that_has_started_nothing_yet_is_not_said_to_have_another_llama_cpp() -> None:
+    unknown = Build(commit="unknown", digest="", protocol=(0, 0, 0))
+    with pytest.raises(RouteError) as caught:
+        plan(SMALL, [offer("a", state=SliceState.STARTING, build=unknown)], want())
+    (line,) = caught.value.problems
+    assert "is starting: wait" in line
 
 
 def test_layers_that_no_unfit_slice_would_hold_are_still_said_to_be_nobodys() -> None:

@@ -36,7 +36,9 @@ def faults(offer: Offer, model: ModelFacts, want: RouteWant) -> Iterator[str]:
             f"{name} is bound to the model {plain(facts.fingerprint)} and this one is "
             f"{model.fingerprint}: change its model.fingerprint or leave it out"
         )
-    if facts.build.commit != want.own.commit:
+    if not facts.build.digest:
+        pass  # it has started no process yet: its state says so
+    elif facts.build.commit != want.own.commit:
         yield (
             f"{name} has llama.cpp {plain(facts.build.commit)} and the coordinator "
             f"{plain(want.own.commit)}: install the same on both"
