@@ -101,3 +101,41 @@ def test_fields_come_as_the_engine_calls_them_and_what_it_has_not_stays_out() ->
     assert made["repeat_penalty"] == 1.5
     assert made["return_progress"] is True
     assert not {"repetition_penalty", "min_tokens", "seed", "x"} & made.keys()
+
+
+def test_a_schema_that_the_engine_can_not_bear_is_refused_with_number_and_limit() -> None:
+    def ask(schema: dict[str, Any], most: int) -> None:
+        request({"responseFormat": {"type": "json_schema", "schema": schema}}, most_schema=most)
+
+    choices: list[dict[str, Any]] = [
+        {"oneOf": [{"const": str(i)} for i in range(300)]},
+        {"enum": list(range(300))},
+        {"items": {"anyOf": [{"type": "object"}] * 300}},
+        {"properties": {str(i): {"type": "string"} for i in range(301)}, "required": ["1", "1", 2]},
+    ]
+    for schema in choices:
+        ask(schema, 300)
+        ask(schema, 0)
+        with pytest.raises(TurnError, match=r"responseFormat has 300 alternatives.*at most 299"):
+            ask(schema, 299)
+    names = [str(i) for i in range(5000)]
+    ask({"properties": {name: {"type": "string"} for name in names}, "required": names}, 10)
+
+
+def test_a_schema_of_many_levels_is_refused() -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(2000):
+        schema = {"not": schema}
+    asked = {"responseFormat": {"type": "json_schema", "schema": schema}}
+    with pytest.raises(TurnError, match=r"levels deep.*at most 64"):
+        request(asked, most_schema=400)
+    request(asked)
+
+
+def test_the_schema_of_each_tool_is_measured() -> None:
+    schema = {"type": "object", "properties": {str(i): {} for i in range(20)}}
+    tools = [{"name": f"t{n}", "description": "", "inputSchema": schema} for n in range(3)]
+    prompt = parse_prompt({"sid": "s", "modelId": "m", "text": "hi", "tools": tools})
+    chat_request(prompt, model="m", most_schema=20)
+    with pytest.raises(TurnError, match=r"schema of the tool t0 has 20 alternatives"):
+        chat_request(prompt, model="m", most_schema=19)

@@ -112,6 +112,28 @@ async def test_an_engine_that_keeps_a_cancelled_turn_is_ended_where_the_spec_say
         assert "kept a cancelled turn" in gone["reason"]
 
 
+async def test_an_engine_without_a_step_since_a_cancel_is_ended_once_a_reload_had_been_over(
+    short_dir: Path,
+) -> None:
+    raised = spec(
+        short_dir,
+        cancel_confirm=0.1,
+        cancel_steps=4,
+        cancel_recycles=True,
+        progress_counters=["vllm:num_requests_waiting"],  # one that never moves
+        stall_timeout=60.0,
+    )
+    async with tender(short_dir, raised) as it:
+        await it.first(Frame.READY)
+        it.send(Frame.FEED, 1, chat(tokens=10_000, rate=100, keep=True))
+        await it.until(lambda: bool(it.text(1)))
+        it.send(Frame.CANCEL, 1)
+        assert (await cancelled(it, 1))[2] is False
+        _, gone = await it.first(Frame.GONE)
+        assert gone["cause"] == "stalled"
+        assert "kept a cancelled turn" in gone["reason"]
+
+
 async def test_gauges_that_can_not_be_read_prove_nothing(short_dir: Path) -> None:
     raised = spec(short_dir, cancel_confirm=0.2, metrics_path="/nothing")
     async with tender(short_dir, raised) as it:

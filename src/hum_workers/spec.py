@@ -48,6 +48,8 @@ class CellSpec:
     renamed_fields: dict[str, str] = field(default_factory=dict)
     """Fields of a chat request that the engine calls otherwise: ours to its own. Without a name of
     its own it has nothing like it, and the field is left out."""
+    most_schema: int = 0
+    """Alternatives that one JSON schema of a request may have; 0 is without limit."""
     needed: list[str] = field(default_factory=list)
     """Words in the titles of processes below the engine's main one without which it can't work."""
     canaries: list[dict[str, Any]] = field(default_factory=list)

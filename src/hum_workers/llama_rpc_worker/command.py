@@ -30,6 +30,8 @@ SOCKET_PATH_LIMIT = 107
 CPU_BATCH, GPU_BATCH = 128, 512
 """Tokens of a prompt in one step, which has to end before a cancel is seen. Larger ones make a GPU
 faster, and hardly a CPU."""
+CANCEL_CONFIRM = 5.0
+"""Seconds after which a cancel is looked into: a batch of the sizes above takes less."""
 CANCEL_STEPS = 4
 """Steps after which a cancel was surely seen: one that runs, one for the news, and two more."""
 LOCAL_ROUTE = ("-ngl", "all", "-sm", "layer")
@@ -122,12 +124,14 @@ def build_coordinator(
         waiting_gauge=signs.WAITING,
         request_fields=signs.REQUEST,
         renamed_fields=signs.RENAMED,
+        most_schema=signs.MOST_SCHEMA,
         reworded=signs.REWORDED,
         advice=signs.ADVICE,
         canaries=[canary(egg.model.served_name)],
         marks=signs.MARKS,
         notices=[[words, ""] for words in signs.PROOF],
         stall_timeout=egg.lifecycle.stall_timeout,
+        cancel_confirm=CANCEL_CONFIRM,
         cancel_steps=CANCEL_STEPS,
         cancel_recycles=True,
         **_common(egg, private, log_file),

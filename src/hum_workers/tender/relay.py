@@ -41,9 +41,16 @@ class Relay:
         """Told when a turn finds no socket, or nobody behind it."""
         self.on_kept: Callable[[str], None] = lambda why: None
         """Told when the engine keeps a turn that was cancelled."""
+        self.reload = 0.0
+        """Seconds that this engine took to be ready, and another one would."""
+        self._heard: set[int] = set()
+        """The turns of which an event came."""
         self._unconfirmed: dict[int, float] = {}
         self._steps: dict[int, float] = {}
         """The engine's steps when the cancel of a turn was first looked after."""
+        self._step: float | None = None
+        self._stepped = 0.0
+        """The engine's steps as last heard, and since when they are so many."""
         self._confirming: asyncio.Task[None] | None = None
         self._paused = False
         self._late: dict[int, asyncio.TimerHandle] = {}
@@ -132,6 +139,8 @@ class Relay:
                     self._late[turn] = hold
                     return
                 self._retire(turn)
+            else:
+                self._heard.add(turn)
             event(turn, int(kind), data)
 
         return sink
@@ -143,6 +152,7 @@ class Relay:
 
     def _retire(self, turn: int) -> Stream | None:
         stream = self._streams.pop(turn, None)
+        self._heard.discard(turn)
         if stream is not None:
             self._generated += _generated(stream)
         return stream
@@ -152,11 +162,13 @@ class Relay:
         while self._unconfirmed:
             working, steps = await self._working()
             now = self._loop.time()
-            proven = working is not None and working <= len(self._streams)
+            if steps is not None and steps != self._step:
+                self._step, self._stepped = steps, now
             for turn, since in list(self._unconfirmed.items()):
                 if steps is not None:
                     self._steps.setdefault(turn, 0.0 if steps == math.inf else steps)
                 waited = now - since
+                proven = self._proven(turn, working, steps)
                 late = waited > self._spec.cancel_confirm
                 if proven or (late and self._overdue(turn, steps, waited)):
                     del self._unconfirmed[turn]
@@ -167,13 +179,31 @@ class Relay:
             if self._unconfirmed:
                 await asyncio.sleep(GAUGE_POLL)
 
+    def _proven(self, turn: int, working: float | None, steps: float | None) -> bool:
+        """Whether the engine's work is no more than our turns in flight.
+
+        An engine that is within a long step has not counted yet what was fed since: there one of
+        our turns could stand for the cancelled one, so where steps are known only those count that
+        were heard of, until so many steps have passed that all are counted.
+        """
+        if working is None or steps is None:
+            return False
+        passed = steps - self._steps.get(turn, steps) >= self._spec.cancel_steps
+        return working <= len(self._streams if passed else self._heard & self._streams.keys())
+
     def _overdue(self, turn: int, steps: float | None, waited: float) -> bool:
         """Whether the engine has made so many steps since the cancel that it must have seen it, or
-        none for so long that it never will."""
+        none for so long that another engine would have been up by now."""
         spec = self._spec
-        if spec.stall_timeout and waited > spec.stall_timeout:
+        if steps is not None and steps - self._steps.get(turn, steps) >= spec.cancel_steps:
             return True
-        return steps is not None and steps - self._steps[turn] >= spec.cancel_steps
+        # Nobody can tell how long a step goes on. Who waits as long as a reload takes, and reloads
+        # only then, loses at most twice what the better of the two would have cost.
+        patience = max(spec.cancel_confirm, self.reload)
+        if spec.stall_timeout:
+            patience = min(patience, spec.stall_timeout)
+        still = min(waited, self._loop.time() - self._stepped)
+        return still > patience
 
     async def _working(self) -> tuple[float | None, float | None]:
         """Returns the engine's own count of running plus waiting requests, and of its steps, which

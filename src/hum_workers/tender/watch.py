@@ -63,6 +63,7 @@ class Watch:
         self._host_ooms = self._ooms_before = host_oom_kills()
         self._shm_due = 0.0
         self._is_ready = False
+        self._began = self._loop.time()
 
     @property
     def peak_rss_bytes(self) -> int:
@@ -81,6 +82,7 @@ class Watch:
     def ready(self) -> None:
         """Looks anew once the engine is ready: now all its processes are there."""
         self._is_ready = True
+        self._relay.reload = self._loop.time() - self._began
         self._relay.on_unreachable = self._unreachable
         self._relay.on_kept = self._kept
         self._call()

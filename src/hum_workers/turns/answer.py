@@ -259,6 +259,7 @@ class Answer:
             default_max_tokens=self._nest.default_max_tokens,
             more=lease.cell.spec.request_fields,
             renamed=lease.cell.spec.renamed_fields,
+            most_schema=lease.cell.spec.most_schema,
         )
         self._asked += 1
         ending = await self._ask(lease, request)

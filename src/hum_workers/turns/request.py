@@ -15,6 +15,7 @@ import msgspec
 from hum_workers.tools.tool import tool_fields
 from hum_workers.turns.prompt import Prompt
 from hum_workers.turns.sampling import refuse
+from hum_workers.turns.schema_size import check_schemas
 
 _STREAMING = {"include_usage": True, "continuous_usage_stats": True}
 _NONE: Mapping[str, Any] = {}
@@ -28,6 +29,7 @@ def chat_request(
     default_max_tokens: int | None = None,
     more: Mapping[str, Any] = _NONE,
     renamed: Mapping[str, str] = _NONE,
+    most_schema: int = 0,
 ) -> dict[str, Any]:
     """Returns the body of the engine's chat route.
 
@@ -37,12 +39,17 @@ def chat_request(
         default_max_tokens: the egg's `model.max_tokens`, for a prompt that asks for no length.
         more: fields that this engine gets with each request.
         renamed: fields that this engine calls otherwise; an empty name leaves one out.
+        most_schema: alternatives that one schema of a request may have; 0 is without limit.
+
+    Raises:
+        TurnError: `bad_prompt`, when a schema is larger than this engine can bear.
     """
     request: dict[str, Any] = {"model": model, "messages": prompt.messages}
     request.update(prompt.sampling.fields)
     if prompt.tools:
         sampling = prompt.sampling
         request.update(tool_fields(prompt.tools, sampling.choice, sampling.parallel_tool_calls))
+    check_schemas(request, most_schema)
     length = fit_max_tokens(prompt.sampling.max_tokens, default_max_tokens, max_model_len)
     if length is not None:
         request["max_tokens"] = length
