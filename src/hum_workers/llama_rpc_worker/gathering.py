@@ -110,7 +110,8 @@ class Gathering:
                 await asyncio.sleep(pause)
                 continue
             try:
-                await asyncio.wait_for(self._asked.wait(), LOOK)
+                async with asyncio.timeout(LOOK):  # wait_for may lose a cancel (gh-86296)
+                    await self._asked.wait()
             except TimeoutError:
                 pass
 

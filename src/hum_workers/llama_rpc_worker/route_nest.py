@@ -176,6 +176,7 @@ class RouteNest(LastingNest):
         self._holding, self._ready_at = holding, None
         self._last.began(route)
         self._left_out.held(self._last.slices)
+        self._look()
         return holding
 
     def _replace(self, raiser: Callable[[int], Raiser], *, renew: bool) -> None:
@@ -232,7 +233,8 @@ class RouteNest(LastingNest):
             if expected:
                 self._gathering.hurry()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stirred.wait(), HURRY if expected else 1.0)
+                async with asyncio.timeout(HURRY if expected else 1.0):
+                    await self._stirred.wait()
 
     @property
     def _ends_soon(self) -> bool:

@@ -259,7 +259,8 @@ class SliceLink:
         """Renews the lease until it is over, and says so once."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._broken.wait(), self._renew_every)
+                async with asyncio.timeout(self._renew_every):
+                    await self._broken.wait()
             if self._token is None:
                 return
             try:
