@@ -240,3 +240,20 @@ def unused_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+class Losses:
+    """Remembers what `on_lost` was told."""
+
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+        self._any = asyncio.Event()
+
+    def __call__(self, reason: str) -> None:
+        self.reasons.append(reason)
+        self._any.set()
+
+    async def one(self) -> str:
+        """Returns the reason of the loss, when there is one."""
+        await asyncio.wait_for(self._any.wait(), WAIT)
+        return self.reasons[0]
