@@ -39,7 +39,7 @@ class LlamaRaiser:
         """Tokens of a prompt in one step; None: as this host's own devices make it best."""
         self.explain: Callable[[str], str] = lambda line: line
         """Puts names to the endpoints in a line of llama-server's."""
-        self.raised: Build | None = None
+        self.build: Build | None = None
         """Which llama.cpp the last spec was made for: what its folder holds now may be another."""
         self.headers = Headers()
         self._private = private
@@ -65,7 +65,7 @@ class LlamaRaiser:
         """
         binaries = self.binaries()
         spec = given(self._spec(cell_id, binaries), binaries.devices, self.egg.rpc.devices, away)
-        self.raised = binaries.build
+        self.build = binaries.build
         return spec
 
     def _spec(self, cell_id: str, binaries: Binaries) -> CellSpec:

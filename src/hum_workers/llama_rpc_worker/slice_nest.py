@@ -34,7 +34,7 @@ LOOK = 1.0
 class SliceRaiser(Raiser, Protocol):
     """A raiser of rpc-server that knows which llama.cpp it was."""
 
-    raised: Build | None
+    build: Build | None
 
     def spec(self, cell_id: str, away: Mapping[str, str]) -> CellSpec:
         """See `Raiser`."""
@@ -107,7 +107,7 @@ class SliceNest(LastingNest):
     async def _raise(self, raiser: Raiser, keep: Callable[[Cell], None]) -> Cell:
         def kept(cell: Cell) -> None:
             keep(cell)
-            self.desk.build = cast(SliceRaiser, raiser).raised
+            self.desk.build = cast(SliceRaiser, raiser).build
 
         return await super()._raise(raiser, kept)
 
