@@ -162,9 +162,7 @@ def test_a_slice_without_layers_is_told_where_layers_are_missing() -> None:
 
 
 def test_no_slice_at_all_says_what_to_do() -> None:
-    assert problems() == (
-        "no slice answers: start one, name its endpoint in [[slices]], or set discover",
-    )
+    assert problems() == ("no slice answers: start one, or name its endpoint in [[slices]]",)
     assert "10:30" in problems(offer("a", (0, 10)))[0]
 
 
@@ -343,4 +341,5 @@ def test_the_map_of_what_is_no_route_shows_all_slices_and_the_problems() -> None
         plan(SMALL, [offer("a", (0, 10)), offer("b", state=SliceState.FAILED)], DECLARED)
     lines = caught.value.lines()
     assert [line for line in lines if line.startswith("b ") and line.split()[-3:] == ["-"] * 3]
+    assert not [line for line in lines if line.startswith("head:") or "output" in line]
     assert [line for line in lines if line.startswith("problem: no slice holds layers 10:30")]

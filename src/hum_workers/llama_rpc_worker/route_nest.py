@@ -347,4 +347,3 @@ class RouteNest(LastingNest):
             await asyncio.shield(cell.emerged)
         await holding.release()
         self._gathering.hurry()
-
