@@ -67,7 +67,7 @@ def dead(
     *,
     was_ready: bool = True,
     said: Sequence[str] = (),
-    sentence: tuple[Death, str] | None = None,
+    sentence: tuple[Fault, str] | None = None,
     hint: str = "",
     **facts: Any,
 ) -> Emerged:
