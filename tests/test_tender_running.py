@@ -106,9 +106,9 @@ async def test_an_engine_that_keeps_a_cancelled_turn_is_ended_where_the_spec_say
         await it.until(lambda: bool(it.text(1)) and bool(it.text(2)))
         it.send(Frame.CANCEL, 1)
         kind, data = await it.ended(2)
-        assert (kind, data["code"]) == (Mmm.ERROR, "stalled")
+        assert (kind, data["code"]) == (Mmm.ERROR, "cell_died")  # asked again if it has no text
         _, gone = await it.first(Frame.GONE)
-        assert gone["cause"] == "stalled"
+        assert gone["cause"] == "cancel"
         assert "kept a cancelled turn" in gone["reason"]
 
 
@@ -130,7 +130,7 @@ async def test_an_engine_without_a_step_since_a_cancel_is_ended_once_a_reload_ha
         it.send(Frame.CANCEL, 1)
         assert (await cancelled(it, 1))[2] is False
         _, gone = await it.first(Frame.GONE)
-        assert gone["cause"] == "stalled"
+        assert gone["cause"] == "cancel"
         assert "kept a cancelled turn" in gone["reason"]
 
 

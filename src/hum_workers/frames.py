@@ -43,6 +43,7 @@ class Cause(StrEnum):
     MEMBER = "member"  # a process that it needs has ended
     MEMORY = "memory"  # over the limit that the tender watches
     STALLED = "stalled"  # no progress with turns in flight
+    CANCEL = "cancel"  # it did not let a cancelled turn go
     START_TIMEOUT = "start_timeout"  # no progress while it started
     START = "start"  # what it showed at its start was not right
     SOCKET = "socket"  # its socket is lost: nobody can reach it any more

@@ -65,6 +65,8 @@ RULES: dict[Death, tuple[Again, str]] = {
     Death.SIGNAL: (Again.PAUSED, "a crash inside the engine: its log has the stacks"),
     Death.EXIT: (Again.PAUSED, "the engine's log has the rest"),
     Death.TENDER: (Again.PAUSED, "look for who ended it: dmesg, an operator"),
+    # What askers may do at any time must not bring longer and longer pauses.
+    Death.CANCEL: (Again.AT_ONCE, "nothing: what was cancelled would have held up the others"),
     # Not its own fault: it waits for a whole route, and not for its own bad luck to pass.
     Death.SLICE: (Again.AT_ONCE, "look into the log of that slice's bee"),
 }

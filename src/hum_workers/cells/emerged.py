@@ -15,6 +15,7 @@ from hum_workers.process.roll import how
 OUR_WORD = {
     Cause.MEMORY: Death.MEMORY,
     Cause.STALLED: Death.STALLED,
+    Cause.CANCEL: Death.CANCEL,
     Cause.START_TIMEOUT: Death.START_TIMEOUT,
     Cause.START: Death.START_FAILED,
     Cause.SOCKET: Death.EXIT,

@@ -19,6 +19,7 @@ from hum_workers.cells.cell import Cell, CellState
 from hum_workers.cells.nest import Lease, Nest
 from hum_workers.cells.plan import NestPlan, Raiser
 from hum_workers.cells.room import Room
+from hum_workers.figures.counts import Death
 
 log = structlog.get_logger()
 
@@ -201,6 +202,8 @@ class LastingNest(Nest):
         self._used = 0
         if emerged.asked:
             return None
+        if emerged.death is Death.CANCEL:
+            return 0
         if emerged.seconds > LONG_LIFE:
             self._pauses = self._plan.pauses()
         return next(self._pauses)

@@ -40,6 +40,7 @@ class Death(StrEnum):
     SIGNAL = "signal"  # another signal
     EXIT = "exit"  # it left by itself
     TENDER = "tender"  # its tender went first
+    CANCEL = "cancel"  # by us, as it did not let a cancelled turn go
     SLICE = "slice"  # what it had on another machine was lost
 
 

@@ -203,8 +203,8 @@ class Watch:
         self._loop.call_later(AFTER_SOCKET, self._judge_socket, why)
 
     def _kept(self, why: str) -> None:
-        self._relay.fail(ErrorCode.STALLED, f"the engine was ended: {why}")
-        self.condemn(Cause.STALLED, why)
+        self._relay.fail(ErrorCode.CELL_DIED, f"the engine was ended: {why}")
+        self.condemn(Cause.CANCEL, why)
 
     def _judge_socket(self, why: str) -> None:
         if not self._tree.exited.done():
