@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -182,7 +183,11 @@ def _watch_children(faults: Faults, loop: Any, engine: Any, over: asyncio.Event)
 
         select.select([descriptor], [], [])
         os.close(descriptor)
-        loop.call_soon_threadsafe(died)
+        # At the end of an orderly stop there is no loop any more, and a traceback of this thread
+        # would abort the interpreter that is on its way out.
+        if not engine.draining:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(died)
 
     for child in faults.children:
         threading.Thread(target=watch, args=(child.pid,), daemon=True).start()
