@@ -219,7 +219,7 @@ async def test_one_that_falls_while_the_engine_starts_is_named_and_the_start_end
         await it.stage("engine")
         await it.until(lambda: bool(it.of(Frame.VITALS)) and it.vitals()["processes"] >= 3)
         count = len(it.of(Frame.VITALS))
-        await it.until(lambda: len(it.of(Frame.VITALS)) > count + 12)  # a roll call in between
+        await it.until(lambda: len(it.of(Frame.VITALS)) > count + 24)  # a roll call in between
         core = await named("VLLM::EngineCor", short_dir)
         os.kill(core.pid, signal.SIGKILL)
         gone = await it.gone()
