@@ -52,7 +52,7 @@ async def test_kill_ends_all_members_wherever_they_went(
         tree.kill()
         assert await tree.gone(5) == []
         await alive.all_dead(5)
-        assert tree.exited.done()
+        await asyncio.wait_for(asyncio.shield(tree.exited), 5)
 
 
 @pytest.mark.parametrize(("how", "cgroup"), WAYS)

@@ -150,7 +150,7 @@ async def test_the_death_of_a_needed_process_is_the_cells_at_once(
         victim = await named(title, short_dir)
         await it.until(lambda: bool(it.of(Frame.VITALS)) and it.vitals()["processes"] == 4)
         count = len(it.of(Frame.VITALS))
-        await it.until(lambda: len(it.of(Frame.VITALS)) > count + 5)  # a roll call in between
+        await it.until(lambda: len(it.of(Frame.VITALS)) > count + 25)  # a roll call in between
         os.kill(victim.pid, signal.SIGKILL)
         gone = await it.gone()
     assert (gone["cause"], gone["asked"], gone["left"]) == ("member", False, [])

@@ -78,7 +78,7 @@ class Roll:
         for member in members:
             if member.identity not in self._fds:
                 self._enlist(member)
-            if member.identity in self._fds and member.identity not in self._sure:
+            if member.identity in self._fds:  # a fork has its parent's title until it has its own
                 self._match(member)
 
     def close(self) -> None:
