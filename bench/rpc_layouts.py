@@ -23,9 +23,9 @@ from hum_workers.llama_rpc_worker import ssh
 from hum_workers.llama_rpc_worker.command import CPU_BATCH
 from hum_workers.llama_rpc_worker.layout import HEAD_ON_CPU
 from hum_workers.llama_rpc_worker.raiser import free_port
-from hum_workers.llama_rpc_worker.rpc import RpcError, probe
 from hum_workers.llama_rpc_worker.slice_link import SliceLink
 from hum_workers.llama_rpc_worker.trust import Trust
+from hum_workers.tender.rpc import RpcError, probe
 from hum_workers.tender.upstream import Upstream
 from hum_workers.thrum.identity import hid_of
 from scripts.llama_cpp import HOME

@@ -15,8 +15,8 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hum_workers.llama_rpc_worker import rpc
-from hum_workers.llama_rpc_worker.rpc import Fault, Probed, RpcError, probe
+from hum_workers.tender import rpc
+from hum_workers.tender.rpc import Fault, Probed, RpcError, probe
 from tests.llama_rpc_worker.real_llama import ABSENT, RPC_SERVER
 
 SOON = 0.2

@@ -105,7 +105,7 @@ class Gathering:
             self._asked.clear()  # before: whoever is in a hurry now wants a round that begins now
             try:
                 await self.look()
-            except Exception:
+            except Exception:  # without rounds no slice would ever be found again
                 log.exception("worker.gathering.failed", again_in=pause)
                 await asyncio.sleep(pause)
                 continue
@@ -150,7 +150,7 @@ class Gathering:
     def _tell(self) -> None:
         try:
             self.changed()
-        except Exception as error:
+        except Exception as error:  # what hears of a round can't end the rounds
             log.exception("worker.gathering.changed_failed", reason=type(error).__name__)
 
     async def close(self) -> None:
@@ -167,7 +167,7 @@ class Gathering:
             answer = await self._answer(known)
         except SliceError as error:
             answer = str(error)
-        except Exception as error:
+        except Exception as error:  # what one door says is no trouble of the others
             return self._puzzled(known.endpoint, error)
         self._puzzles.pop(known.endpoint, None)
         return answer

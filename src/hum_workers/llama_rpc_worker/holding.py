@@ -88,7 +88,7 @@ class Holding:
             for at, link in enumerate(links):
                 place = _direct(route.shares[at].offer, unencrypted)
                 self.endpoints.append(place or f"127.0.0.1:{await link.forward()}")
-        except BaseException:
+        except BaseException:  # all of them or none, in a cancel as well
             await self.release()
             raise
         return self

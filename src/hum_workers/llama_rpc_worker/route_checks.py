@@ -36,15 +36,16 @@ def faults(offer: Offer, model: ModelFacts, want: RouteWant) -> Iterator[str]:
             f"{name} is bound to the model {plain(facts.fingerprint)} and this one is "
             f"{model.fingerprint}: change its model.fingerprint or leave it out"
         )
-    if not facts.build.digest:
-        pass  # it has started no process yet: its state says so
-    elif facts.build.commit != want.own.commit:
+    started = bool(facts.build.digest)  # else there is no build to compare, and its state says so
+    if started and facts.build.commit != want.own.commit:
         yield (
             f"{name} has llama.cpp {plain(facts.build.commit)} and the coordinator "
             f"{plain(want.own.commit)}: install the same on both"
         )
-    elif UNKNOWN not in (facts.build.protocol, want.own.protocol) and (
-        facts.build.protocol != want.own.protocol
+    elif (
+        started
+        and UNKNOWN not in (facts.build.protocol, want.own.protocol)
+        and (facts.build.protocol != want.own.protocol)
     ):
         yield (
             f"{name} speaks RPC {version(facts.build.protocol)} and the coordinator "

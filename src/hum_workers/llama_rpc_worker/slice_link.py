@@ -265,7 +265,7 @@ class SliceLink:
                 return
             try:
                 await self._renew()
-            except Exception as error:
+            except Exception as error:  # a lease whose keeper is gone must be said to be over
                 if not isinstance(error, SliceError):
                     log.exception("worker.slice.keeper_failed", slice=self.endpoint)
                 self._token = None

@@ -92,12 +92,10 @@ class Visit:
                 visit = cls(endpoint, guest, connection)
                 try:
                     await visit._open()
-                except BaseException:
+                except BaseException:  # a cancel must not leave the connection open
                     connection.abort()
                     raise
-        except Exception as error:
-            # The library hands on errors of any class of what it can't read, and so do lookups of
-            # what can't be a host's name.
+        except Exception as error:  # of any class: of what the library, or a lookup, can't read
             raise guest.explained(error, hid_of(seed)) from error
         if guest.lost or guest.version != VERSION:
             connection.abort()

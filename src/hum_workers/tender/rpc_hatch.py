@@ -12,8 +12,8 @@ from typing import Any
 
 from hum_workers.errors import StartFailed
 from hum_workers.frames import Cause
-from hum_workers.llama_rpc_worker.rpc import RpcError, probe
 from hum_workers.spec import CellSpec
+from hum_workers.tender.rpc import RpcError, probe
 
 POLL = 0.05
 PROBE_TIMEOUT = 2.0

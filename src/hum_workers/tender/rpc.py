@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from hum_workers.errors import EngineError
-from hum_workers.llama_rpc_worker.facts import Device
 
 DEVICE_MEMORY, HELLO, DEVICE_COUNT = 11, 14, 15
 HELLO_BYTES = 28
@@ -47,11 +46,20 @@ class RpcError(EngineError):
 
 
 @dataclass(frozen=True)
+class RpcDevice:
+    """One device behind rpc-server, by its own figures in bytes; it tells its number alone."""
+
+    name: str
+    free: int
+    total: int
+
+
+@dataclass(frozen=True)
 class Probed:
     """What an rpc-server said of itself."""
 
     protocol: Protocol
-    devices: tuple[Device, ...]
+    devices: tuple[RpcDevice, ...]
 
 
 def encode(command: int, body: bytes = b"") -> bytes:
@@ -97,10 +105,10 @@ def device_memory(index: int) -> bytes:
     return encode(DEVICE_MEMORY, struct.pack("<I", index))
 
 
-def device_of(index: int, body: bytes) -> Device:
+def device_of(index: int, body: bytes) -> RpcDevice:
     """Returns the device in the answer to `device_memory`; it has no other name than its number."""
     free, total = struct.unpack("<QQ", body)
-    return Device(name=f"RPC{index}", free=free, total=total)
+    return RpcDevice(name=f"RPC{index}", free=free, total=total)
 
 
 async def probe(
@@ -124,7 +132,7 @@ async def probe(
     except TimeoutError:
         line.give_up()
         raise line.silent(timeout) from None
-    except BaseException:
+    except BaseException:  # a cancel, too: a greeting left behind kills rpc-server by SIGPIPE
         line.give_up()
         raise
     line.close()
